@@ -67,14 +67,12 @@ def close_to_others(descriptor: int, path: Path | str) -> None:
     mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
     if not mode & _OTHERS:
         return
-    # Closed first: who looks before that misses what comes in between.
+    if mode & _OTHERS_WRITE:
+        _refuse_planted(descriptor, path, mode)
     os.fchmod(descriptor, mode & ~_OTHERS)
-    if mode & _OTHERS_WRITE and (planted := _entry_of_others(descriptor)):
-        os.fchmod(descriptor, mode)
-        raise UntrustedPath(
-            f"others may write in {path} (mode {mode:04o}) and have put {planted!r} there: look at what it "
-            f"holds, remove what is not yours, and `chmod 700 {path}`"
-        )
+    if mode & _OTHERS_WRITE:
+        # Again, for what came in between.
+        _refuse_planted(descriptor, path, mode)
 
 
 def open_own_file(
@@ -114,16 +112,25 @@ def open_unchanged_directory(path: Path | str) -> int:
 
     Returns the descriptor. Raises UntrustedPath, OSError.
     """
-    descriptor = _opened(path, _DIRECTORY, None)
-    try:
-        found = os.fstat(descriptor)
-        if not is_trusted_user(found.st_uid):
-            raise _of_another(path, found.st_uid)
-        if found.st_mode & _OTHERS_WRITE:
-            raise UntrustedPath(f"others may write in {path} (mode {stat.S_IMODE(found.st_mode):04o})")
-    except BaseException:
+    descriptor = open_trusted_directory(path)
+    mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+    if mode & _OTHERS_WRITE:
         os.close(descriptor)
-        raise
+        raise UntrustedPath(f"others may write in {path} (mode {mode:04o})")
+    return descriptor
+
+
+def open_trusted_directory(path: Path | str, *, dir_fd: int | None = None) -> int:
+    """Open a directory of ours or of root's, though others may write there.
+
+    Returns the descriptor, through which its entries are to be reached, each to be looked at by itself.
+    Raises UntrustedPath for a link and for a directory of somebody else, OSError.
+    """
+    descriptor = _opened(path, _DIRECTORY, dir_fd)
+    uid = os.fstat(descriptor).st_uid
+    if not is_trusted_user(uid):
+        os.close(descriptor)
+        raise _of_another(path, uid)
     return descriptor
 
 
@@ -180,13 +187,15 @@ def _check_file(path: Path | str, found: os.stat_result, *, is_from_root: bool) 
         raise UntrustedPath(f"{path} is another name of a file that lies elsewhere too: remove it")
 
 
-def _entry_of_others(descriptor: int) -> str | None:
+def _refuse_planted(descriptor: int, path: Path | str, mode: int) -> None:
     # Each entry is looked at through the descriptor, whatever the path leads to by now.
     with os.scandir(descriptor) as found:
         for entry in found:
             if not is_trusted_user(entry.stat(follow_symlinks=False).st_uid):
-                return entry.name
-    return None
+                raise UntrustedPath(
+                    f"others may write in {path} (mode {mode:04o}) and have put {entry.name!r} there: look "
+                    f"at what it holds, remove what is not yours, and `chmod 700 {path}`"
+                )
 
 
 def _of_another(path: Path | str, uid: int) -> UntrustedPath:

@@ -31,6 +31,7 @@ from pulsar_ray.broker.serving.warm_up import warm_up_later
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import Moved, PulsarException, TopicNotFound
+from pulsar_ray.lane.user_directory import user_directory
 from pulsar_ray.managed_ledger.store.store_directory import hold_cluster_lock
 from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.session.exchange_bytes import pack_answer, unpack_call
@@ -40,7 +41,6 @@ from pulsar_ray.transport.this_ray import (
     allow_blocking_calls,
     loop_of_group,
     node_address,
-    session_directory,
 )
 
 logger = logging.getLogger(__name__)
@@ -111,11 +111,10 @@ class LaneActor:
 
     def _new_host(self, settings: Settings) -> SessionHost:
         node = node_address()
-        lane_directory = session_directory() / "pr"
         # Sessions of a former life of this actor must not be mistaken for new ones: their tokens differ,
         # their ids too.
         first_id = int.from_bytes(os.urandom(5), "little") << 20 | 1
-        return SessionHost(self._owner.loop, lane_directory, node, settings, self._clock, first_id)
+        return SessionHost(self._owner.loop, user_directory(), node, settings, self._clock, first_id)
 
     def _learn_policies(self, topic: str) -> None:
         """Ask the controller, in a thread until it answers, for the policies of a topic.

@@ -25,7 +25,7 @@ from pulsar_ray.broker.partition.sleeping_partition import describe_sleeping
 from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import PulsarException, WrongNode
+from pulsar_ray.errors import PulsarException, UntrustedPath, WrongNode
 from pulsar_ray.lane.await_within import within
 from pulsar_ray.ledger.disk import SystemDisk
 from pulsar_ray.managed_ledger.log.partition_directories import (
@@ -265,7 +265,7 @@ class StoreActor:
             self._probes = HealthSocket(self._path, self._report)
             try:
                 await self._probes.begin()
-            except OSError as error:
+            except (OSError, UntrustedPath) as error:
                 logger.warning("probes have to join Ray: no socket can be made in %s: %s", self._path, error)
 
     async def _report(self) -> dict[str, Any]:

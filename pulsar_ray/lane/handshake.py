@@ -10,6 +10,7 @@ from pulsar_ray.errors import ConnectError
 from pulsar_ray.lane.address import LaneAddress, UnixAddress, configure_socket, set_kernel_timeout
 from pulsar_ray.lane.hello import HelloFields, encode_hello, parse_welcome
 from pulsar_ray.lane.limits import LaneLimits
+from pulsar_ray.lane.peer import check_listener
 from pulsar_ray.session.packet import HEADER_BYTES, decode_packet, packet_length
 
 
@@ -18,7 +19,8 @@ def open_lane(
 ) -> tuple[socket.socket, tuple[Any, ...]]:
     """A connected blocking socket and the welcome's fields; nothing after the welcome was read.
 
-    Raises ConnectError when nobody is there or answers in time, the server's error when it refuses.
+    Raises ConnectError when nobody is there or answers in time, UntrustedPath when another user listens
+    there, the server's error when it refuses.
     """
     sock = address.new_socket()
     try:
@@ -49,6 +51,7 @@ def _connect(sock: socket.socket, address: LaneAddress, timeout_s: float) -> Non
     # A Unix socket without O_NONBLOCK waits for room in the listener's backlog, bounded by the send timeout.
     set_kernel_timeout(sock, socket.SO_SNDTIMEO, timeout_s)
     sock.connect(address.target())
+    check_listener(sock, address.path)
 
 
 def _receive_exactly(sock: socket.socket, count: int, deadline: float) -> bytes:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from pulsar_ray.closed_places import is_trusted_user
+from pulsar_ray.errors import UntrustedPath
 from pulsar_ray.kernel_calls import pidfd_open
 
 _CREDENTIALS = struct.Struct("iII")
@@ -33,6 +35,33 @@ def peer_credentials(sock: socket.socket) -> PeerCredentials | None:
         sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     )
     return PeerCredentials(pid, uid)
+
+
+def check_listener(sock: socket.socket, path: str | Path, *also_trusted: int) -> None:
+    """Raise UntrustedPath if who listens on a connected Unix socket is another user.
+
+    To be called before anything is sent. Root is trusted, and so are the users in `also_trusted`. A socket of
+    another kind passes.
+    """
+    peer = peer_credentials(sock)
+    if peer is not None and not is_trusted_user(peer.uid) and peer.uid not in also_trusted:
+        raise UntrustedPath(
+            f"user {peer.uid} listens on {path}, where a process of user {os.geteuid()} should: nothing is "
+            "sent there"
+        )
+
+
+def is_abandoned(path: str | Path) -> bool:
+    """Whether nobody listens on a Unix socket any more, in whatever container."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False
 
 
 class PeerWatch:

@@ -23,8 +23,9 @@ from typing import Any
 
 import psutil
 
+from pulsar_ray.closed_places import make_closed_directory, open_own_file, read_trusted_file
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import BrokerPersistenceError, ConnectError, Timeout, error_from
+from pulsar_ray.errors import BrokerPersistenceError, ConnectError, Timeout, UntrustedPath, error_from
 from pulsar_ray.kernel_calls import pidfd_open, pidfd_send_signal
 from pulsar_ray.ledger.owner_lock import FileLock, start_time
 from pulsar_ray.managed_ledger.store.store_directory import check_store_directory
@@ -69,10 +70,13 @@ def _run(data_dir: Path) -> Path:
 
 
 def read_record(data_dir: Path) -> EmbeddedRecord | None:
-    """The record of a running embedded broker, None if none runs on this directory."""
+    """The record of a running embedded broker, None if none runs on this directory.
+
+    A record that another user may have put there is none: it says whom to connect to, and whom to signal.
+    """
     try:
-        record = EmbeddedRecord(**json.loads((_run(data_dir) / RECORD).read_text()))
-    except (OSError, ValueError, TypeError):
+        record = EmbeddedRecord(**json.loads(read_trusted_file(_run(data_dir) / RECORD)))
+    except (OSError, ValueError, TypeError, UntrustedPath):
         return None
     return record if record.is_alive() else None
 
@@ -88,18 +92,20 @@ def write_record(data_dir: Path, address: str, dashboard_url: str) -> None:
     auth_mode = os.environ.get("RAY_AUTH_MODE", "")
     record = EmbeddedRecord(address, os.getpid(), started, dashboard_url, auth_mode)
     staged = _run(data_dir) / f"{RECORD}.new"
-    staged.write_text(json.dumps(asdict(record)))
+    with open(staged, "w", opener=open_own_file) as file:
+        json.dump(asdict(record), file)
     os.replace(staged, _run(data_dir) / RECORD)
 
 
 def prepare_run_directory(data_dir: Path) -> None:
     """Make the directory of the embedded broker's files.
 
-    Raises if something is wrong with the data directory, with nothing written.
+    Raises if something is wrong with the data directory, with nothing written; UntrustedPath if another user
+    made one of the two.
     """
     check_store_directory(data_dir)
     with _writing(data_dir):
-        _run(data_dir).mkdir(0o700, exist_ok=True)
+        make_closed_directory(_run(data_dir))
 
 
 @contextlib.contextmanager
@@ -163,22 +169,17 @@ class StartLock:
         self.release()
 
 
-def _open_closed(path: str, flags: int) -> int:
-    """Open a file that is nobody else's when it is made."""
-    return os.open(path, flags, 0o600)
-
-
 def _start(data_dir: Path, settings: Settings) -> EmbeddedRecord:
     failure = _run(data_dir) / "standalone.failed"
     failure.unlink(missing_ok=True)
     given = _run(data_dir) / "standalone.settings"
-    with open(given, "w", opener=_open_closed) as file:
+    with open(given, "w", opener=open_own_file) as file:
         json.dump(asdict(settings), file)
     command = [sys.executable, "-m", "pulsar_ray.cli.standalone", str(given)]
     _say(f"starting a broker in {data_dir} ...")
     with contextlib.suppress(FileNotFoundError):
         os.replace(_run(data_dir) / LOG, _run(data_dir) / FORMER_LOG)
-    with open(_run(data_dir) / LOG, "xb", opener=_open_closed) as log:
+    with open(_run(data_dir) / LOG, "xb", opener=open_own_file) as log:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
@@ -219,7 +220,8 @@ def record_failure(data_dir: Path, error: Any) -> None:
     text = json.dumps(
         [type(error).__name__, getattr(error, "text", str(error)), getattr(error, "details", {})]
     )
-    (_run(data_dir) / "standalone.failed").write_text(text)
+    with open(_run(data_dir) / "standalone.failed", "w", opener=open_own_file) as file:
+        file.write(text)
 
 
 def _failure(path: Path, data_dir: Path, code: int) -> Exception:
@@ -246,7 +248,7 @@ class ClientMark:
 
 
 def _locked(path: Path, kind: int) -> FileLock:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = open_own_file(path, os.O_RDWR | os.O_CREAT)
     lock = FileLock(fd)
     try:
         fcntl.flock(fd, kind)

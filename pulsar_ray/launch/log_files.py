@@ -100,7 +100,9 @@ def _worker_files(directory: Path) -> Iterator[os.DirEntry[str]]:
     with entries:
         for entry in entries:
             stem, _, stream = entry.name.rpartition(".")
-            if entry.name.startswith("worker-") and stem and stream in _STREAMS:
+            # Everybody may write in a directory of Ray's: a link may lead anywhere, a pipe wait for ever.
+            is_file = entry.is_file(follow_symlinks=False)
+            if entry.name.startswith("worker-") and stem and stream in _STREAMS and is_file:
                 yield entry
 
 

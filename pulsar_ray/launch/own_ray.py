@@ -16,7 +16,9 @@ from typing import Any
 
 import ray
 
+from pulsar_ray.closed_places import make_closed_directory
 from pulsar_ray.errors import ConnectError
+from pulsar_ray.lane.user_directory import user_directory
 from pulsar_ray.launch.ended_ray_sessions import clear_ended_sessions
 from pulsar_ray.launch.ray_output import quiet_ray_output, ray_was_joined
 from pulsar_ray.transport.actor_names import NAMESPACE
@@ -31,8 +33,11 @@ def start_ray() -> tuple[str, str]:
     It is kept apart from the cluster that `ray start` began.
 
     A directory of its own keeps `ray.init("auto")` of other programs from landing here. Raises ConnectError
-    if Ray does not come up.
+    if Ray does not come up, UntrustedPath if another user has taken the directory.
     """
+    # Ray lets everybody write in its directories, so they have to lie in one that nobody else can enter.
+    make_closed_directory(user_directory())
+    make_closed_directory(Path(ray_directory()))
     _offer_java()
     clear_ended_sessions(Path(ray_directory()))
     quiet_ray_output()
@@ -65,7 +70,7 @@ def _came_late(error: Exception) -> bool:
 
 def ray_directory() -> str:
     """Where the sessions of this user's embedded Rays lie."""
-    return f"/tmp/pulsar-ray-{os.getuid()}"  # noqa: S108
+    return str(user_directory() / "ray")
 
 
 def _init_ray() -> Any:

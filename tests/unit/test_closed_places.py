@@ -11,9 +11,7 @@ import pytest
 
 from pulsar_ray import closed_places
 from pulsar_ray.errors import UntrustedPath
-
-SOMEBODY = 4101
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make what belongs to another user")
+from tests.other_user import SOMEBODY, needs_root
 
 
 def mode(path: Path) -> int:

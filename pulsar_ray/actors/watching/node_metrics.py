@@ -21,14 +21,15 @@ from pulsar_ray.broker.figures.resting_note import read_resting_note, read_resti
 from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
+from pulsar_ray.errors import UntrustedPath
 from pulsar_ray.lane.await_within import within
+from pulsar_ray.lane.user_directory import user_directory
 from pulsar_ray.model.metric_catalogue import DISK_FREE_BYTES, DISK_TOTAL_BYTES
 from pulsar_ray.transport.ray_metrics import RayMetrics
 from pulsar_ray.transport.this_ray import (
     metrics_port,
     node_address,
     node_id,
-    session_directory,
     was_restarted,
 )
 
@@ -61,11 +62,11 @@ class NodeMetrics:
     async def _run(self) -> None:
         recovery_s = time.monotonic() - self._began_s
         try:
-            self._server = await serve_reports(self._figures, report_socket(session_directory(), node_id()))
+            self._server = await serve_reports(self._figures, report_socket(user_directory(), node_id()))
             notes = await asyncio.to_thread(lambda: list(read_resting_notes(self._path / "p")))
             for number, partition in notes:
                 self._figures.rests(number, partition)
-        except OSError as error:
+        except (OSError, UntrustedPath) as error:
             logger.warning("this node has no metrics of topics: %s", error)
         while True:
             try:

@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable
 from pulsar_ray.broker.figures.actor_report import ActorReport
 from pulsar_ray.broker.figures.report_socket import FigureReporter, report_socket
 from pulsar_ray.config import Settings
-from pulsar_ray.transport.this_ray import node_id, session_directory, was_restarted
+from pulsar_ray.lane.user_directory import user_directory
+from pulsar_ray.transport.this_ray import node_id, was_restarted
 
 
 def new_life() -> int:
@@ -48,5 +49,5 @@ class OwnReports:
 
         period_s = settings.metrics_interval_seconds
         if period_s:
-            socket = report_socket(session_directory(), node_id())
+            socket = report_socket(user_directory(), node_id())
             self._reporter = FigureReporter(loop, socket, period_s, gather)

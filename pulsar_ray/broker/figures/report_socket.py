@@ -12,26 +12,32 @@ import logging
 import os
 import random
 import struct
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from pulsar_ray.broker.figures.actor_report import MAX_REPORT_BYTES, ActorReport
 from pulsar_ray.broker.figures.node_figures import NodeFigures, check_names
+from pulsar_ray.closed_places import make_closed_directory
 from pulsar_ray.errors import PulsarException
+from pulsar_ray.lane.peer import check_listener, is_abandoned
 
 logger = logging.getLogger(__name__)
 
 FIRST_REPORT_S = 1.0
 """An actor's first report follows its start by no more than that."""
 _LENGTH = struct.Struct("<I")
+_PREFIX = "figures-"
+_BEGINNING_S = 60.0
+"""A socket that is younger may be one that is about to listen."""
 
 
-def report_socket(session_directory: Path, node_id: str) -> Path:
+def report_socket(directory: Path, node_id: str) -> Path:
     """Return where the store of a node listens.
 
-    Nodes of one machine may share the directory.
+    Nodes of one machine share the directory.
     """
-    return session_directory / "pr" / f"figures-{node_id[:16]}"
+    return directory / f"{_PREFIX}{node_id[:16]}"
 
 
 class FigureReporter:
@@ -68,9 +74,7 @@ class FigureReporter:
             if report is None:
                 return
             if self._transport is None or self._transport.is_closing():
-                self._transport, _ = await self._loop.create_unix_connection(
-                    asyncio.Protocol, str(self._socket)
-                )
+                self._transport = await self._connect()
             if not self._transport.get_write_buffer_size():
                 packed = report.encode()
                 self._transport.write(_LENGTH.pack(len(packed)) + packed)
@@ -83,19 +87,36 @@ class FigureReporter:
             self._has_failed = True
             logger.log(level, "the figures of this actor are not reported: %r", error, exc_info=error)
 
+    async def _connect(self) -> asyncio.WriteTransport:
+        transport, _ = await self._loop.create_unix_connection(asyncio.Protocol, str(self._socket))
+        try:
+            check_listener(transport.get_extra_info("socket"), self._socket)
+        except BaseException:
+            transport.abort()
+            raise
+        return transport
+
 
 async def serve_reports(figures: NodeFigures, socket: Path) -> asyncio.AbstractServer:
     """Take the reports of a node's actors from now on.
 
-    A former process listens in vain then. Raises OSError.
+    A former process listens in vain then. Raises UntrustedPath if another user has the directory, OSError.
     """
-    os.makedirs(socket.parent, mode=0o700, exist_ok=True)
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(socket)
+    _make_room(socket)
     loop = asyncio.get_running_loop()
     server = await loop.create_unix_server(lambda: _ReportProtocol(figures), str(socket))
     os.chmod(socket, 0o600)
     return server
+
+
+def _make_room(socket: Path) -> None:
+    """Remove the former socket, and those of nodes that are gone."""
+    make_closed_directory(socket.parent)
+    socket.unlink(missing_ok=True)
+    for path in socket.parent.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - path.lstat().st_mtime > _BEGINNING_S and is_abandoned(path):
+                path.unlink()
 
 
 class _ReportProtocol(asyncio.Protocol):

@@ -16,7 +16,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from pulsar_ray.closed_places import make_closed_directory
 from pulsar_ray.errors import Timeout
+from pulsar_ray.lane.peer import check_listener
 
 NAME = "health.sock"
 MOST_BYTES = 16 * 1024 * 1024
@@ -26,11 +28,11 @@ Answer = dict[str, Any]
 
 
 @contextlib.contextmanager
-def _short_path(data_dir: Path) -> Iterator[str]:
-    """Give the socket's path, short whatever the data directory's is."""
-    directory = os.open(data_dir / "run", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+def _short_path(data_dir: Path) -> Iterator[tuple[str, int]]:
+    """Give the socket's path, short whatever the data directory's is, and the owner of `run`."""
+    directory = os.open(data_dir / "run", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        yield f"/proc/self/fd/{directory}/{NAME}"
+        yield f"/proc/self/fd/{directory}/{NAME}", os.fstat(directory).st_uid
     finally:
         os.close(directory)
 
@@ -38,12 +40,14 @@ def _short_path(data_dir: Path) -> Iterator[str]:
 def ask_health(data_dir: Path, timeout_s: float) -> Answer | None:
     """Ask the store of a directory of this machine; None if none answers there.
 
-    Raises Timeout if one is there and does not answer.
+    Raises Timeout if one is there and does not answer, UntrustedPath if another user listens there.
     """
     try:
-        with _short_path(data_dir) as path, socket.socket(socket.AF_UNIX) as connection:
+        with _short_path(data_dir) as (path, owner), socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(timeout_s)
             connection.connect(path)
+            # Root may ask about a directory of any user's, and is answered by that user.
+            check_listener(connection, data_dir / "run" / NAME, owner)
             parts = list(iter(lambda: connection.recv(1 << 16), b""))
     except TimeoutError:
         raise Timeout(f"the store of {data_dir} does not answer within {timeout_s:g} s") from None
@@ -66,11 +70,14 @@ class HealthSocket:
         self._server: asyncio.Server | None = None
 
     async def begin(self) -> None:
-        """Listen from now on; a socket that a former process left is replaced. Raises OSError."""
-        (self._data_dir / "run").mkdir(0o700, exist_ok=True)
+        """Listen from now on; a socket that a former process left is replaced.
+
+        Raises UntrustedPath if another user has made the directory, OSError.
+        """
+        make_closed_directory(self._data_dir / "run")
         listening = socket.socket(socket.AF_UNIX)
         try:
-            with _short_path(self._data_dir) as path:
+            with _short_path(self._data_dir) as (path, _):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)
                 listening.bind(path)

@@ -9,14 +9,13 @@ import logging
 import os
 import secrets
 import socket
-import stat
 from collections.abc import Callable, Hashable
 from pathlib import Path
 
+from pulsar_ray.closed_places import is_trusted_user, make_closed_directory
 from pulsar_ray.errors import (
     AuthorizationError,
     InvalidConfiguration,
-    NotAllowedError,
     PulsarException,
     TooManyConnections,
 )
@@ -24,7 +23,7 @@ from pulsar_ray.format.block_memory import BlockMemory
 from pulsar_ray.lane.address import LaneAddress, TcpAddress, UnixAddress, configure_socket
 from pulsar_ray.lane.hello import HelloFields, SessionDecision, encode_error
 from pulsar_ray.lane.limits import LaneLimits
-from pulsar_ray.lane.peer import PeerCredentials, peer_credentials
+from pulsar_ray.lane.peer import PeerCredentials, is_abandoned, peer_credentials
 from pulsar_ray.lane.serving.connection_limits import ConnectionLimits, UnprovenConnections, file_limit
 from pulsar_ray.lane.serving.listener import Listener
 from pulsar_ray.lane.serving.receive_budget import ReceiveBudget
@@ -43,8 +42,8 @@ _KEPT_BYTES = 16 * 1024 * 1024
 class LaneServer:
     """Accepts lanes on the owner loop and gives their packets to the handler.
 
-    `token_check` is asked once per lane; it answers with the session or raises the PulsarException to
-    refuse with, and compares tokens in constant time. On Unix sockets only peers of the same user get as
+    `token_check` is asked once per lane; it answers with the session or raises the PulsarException to refuse
+    with, and compares tokens in constant time. On Unix sockets only peers of the same user, and root, get as
     far. `connection_limits` bounds the connections that have not got there yet: the oldest goes. All methods
     belong to the loop.
     """
@@ -65,7 +64,6 @@ class LaneServer:
         self.token_check = token_check
         self.connection_limits = ConnectionLimits.of(file_limit())
         self._credentials = credentials
-        self._allowed_uid = os.geteuid()
         self._unproven: UnprovenConnections[ServerLane] = UnprovenConnections(self.connection_limits)
         self.budget = ReceiveBudget(self.limits.received_bytes, self.limits.lane_received_bytes)
         # A parser keeps nothing in it between two reads, and reads on one loop follow each other.
@@ -100,7 +98,7 @@ class LaneServer:
         """Listen on a new Unix socket in the directory, which nobody else may enter.
 
         Those of processes that are gone, which a kill leaves behind, are removed. Raises InvalidConfiguration
-        if the path is too long for a socket, NotAllowedError if the directory is somebody else's.
+        if the path is too long for a socket, UntrustedPath if the directory is somebody else's.
         """
         if self.unix_address is not None:
             return self.unix_address
@@ -110,7 +108,7 @@ class LaneServer:
                 f"{path} is longer than the {_MAX_SOCKET_PATH_BYTES} bytes a Unix socket's path may have: "
                 "choose a shorter directory"
             )
-        _make_private(self._directory)
+        make_closed_directory(self._directory)
         _remove_left_behind(self._directory)
         address = UnixAddress(str(path))
         sock = address.new_socket()
@@ -156,7 +154,7 @@ class LaneServer:
         try:
             configure_socket(sock)
             peer = self._credentials(sock)
-            if self.is_closing or (peer is not None and peer.uid != self._allowed_uid):
+            if self.is_closing or (peer is not None and not is_trusted_user(peer.uid)):
                 self._refuse(sock, peer)
                 return
             lane = ServerLane(self, self._handler, "tcp" if peer is None else "socket", peer)
@@ -171,7 +169,7 @@ class LaneServer:
 
     def _refuse(self, sock: socket.socket, peer: PeerCredentials | None) -> None:
         if peer is not None and not self.is_closing:
-            text = f"lanes of uid {self._allowed_uid} are closed to uid {peer.uid}"
+            text = f"lanes of uid {os.geteuid()} are closed to uid {peer.uid}"
             with contextlib.suppress(OSError):
                 sock.send(b"".join(encode_error(AuthorizationError(text))))
         sock.close()
@@ -258,7 +256,8 @@ def _remove(path: str) -> None:
 def _remove_left_behind(directory: Path) -> None:
     for path in directory.iterdir():
         pid, is_ours, _ = path.name.partition("-")
-        if is_ours and pid.isdigit() and not _is_running(int(pid)):
+        # A process that cannot be seen from here may run in another container.
+        if is_ours and pid.isdigit() and not _is_running(int(pid)) and is_abandoned(path):
             _remove(str(path))
 
 
@@ -270,11 +269,3 @@ def _is_running(pid: int) -> bool:
     except PermissionError:
         pass
     return True
-
-
-def _make_private(directory: Path) -> None:
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    status = directory.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-        raise NotAllowedError(f"{directory} is no directory of this user's: lanes must not listen there")
-    directory.chmod(0o700)

@@ -10,12 +10,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from pulsar_ray import closed_places
 from pulsar_ray.errors import (
     BrokerPersistenceError,
     CorruptData,
     DataDirectoryInUse,
     NotOurDataDirectory,
     UnsupportedFormatVersion,
+    UntrustedPath,
     WrongNode,
 )
 from pulsar_ray.ledger.file_system import require_local_file_system
@@ -67,8 +69,8 @@ class StoreDirectory:
         `address` names us to other processes. `session` (default: the address) tells a restart within our
         Ray, whose other processes are still there, from a second one. Raises DataDirectoryInUse with pid and
         address of the holder, NotOurDataDirectory, WrongNode if it is not the expected store or not there,
-        NetworkFileSystem, UnsupportedFormatVersion, CorruptData, BrokerPersistenceError if it cannot be
-        written.
+        NetworkFileSystem, UnsupportedFormatVersion, CorruptData, UntrustedPath if other users own it or part
+        of it, BrokerPersistenceError if it cannot be written.
         """
         deadline = time.monotonic() + wait_s
         try:
@@ -133,12 +135,11 @@ def create_store(path: Path) -> tuple[StoreIdentity, bool]:
 
     Returns the identity, and whether it is new.
 
-    Raises NotOurDataDirectory, NetworkFileSystem, UnsupportedFormatVersion, CorruptData,
+    Raises NotOurDataDirectory, NetworkFileSystem, UnsupportedFormatVersion, CorruptData, UntrustedPath,
     BrokerPersistenceError if it cannot be made.
     """
     check_store_directory(path)
     try:
-        close_to_others(path)
         identity = read_identity(path)
         return (identity, False) if identity else (write_identity(path, new_identity()), True)
     except OSError as error:
@@ -150,12 +151,36 @@ def close_to_others(path: Path) -> None:
 
     Right below it, too.
 
-    Files in partitions are made closed, and cannot be reached through a closed directory. Raises OSError.
+    Files in partitions are made closed, and cannot be reached through a closed directory. One of root's, such
+    as the top of a volume, stays as root has made it. Raises UntrustedPath if it or something right below is
+    another user's, or everybody may write there; OSError.
     """
-    for place in (path, *path.iterdir(), *path.glob("run/*")):
-        found = place.lstat()
-        if found.st_uid == os.geteuid() and not stat.S_ISLNK(found.st_mode) and found.st_mode & 0o077:
-            place.chmod(stat.S_IMODE(found.st_mode) & 0o700)
+    # Links on the way to it are the user's own affair: where they end is looked at.
+    descriptor = closed_places.open_trusted_directory(path.resolve())
+    try:
+        found = os.fstat(descriptor)
+        if found.st_uid == os.geteuid():
+            closed_places.close_to_others(descriptor, path)
+        elif found.st_mode & stat.S_IWOTH:
+            raise UntrustedPath(
+                f"everybody may write in {path}, which is root's (mode {stat.S_IMODE(found.st_mode):04o}): "
+                "give data_dir one of this user's own"
+            )
+    finally:
+        os.close(descriptor)
+    for place in (*path.iterdir(), *path.glob("run/*")):
+        _close_entry(place)
+
+
+def _close_entry(place: Path) -> None:
+    found = place.lstat()
+    if not closed_places.is_trusted_user(found.st_uid):
+        raise UntrustedPath(
+            f"{place} belongs to user {found.st_uid}, not to user {os.geteuid()}, as whom the broker runs: "
+            "look at what it is, and `chown` it if it is the broker's"
+        )
+    if found.st_uid == os.geteuid() and not stat.S_ISLNK(found.st_mode) and found.st_mode & 0o077:
+        place.chmod(stat.S_IMODE(found.st_mode) & 0o700)
 
 
 def is_mount(path: Path) -> bool:
@@ -172,16 +197,18 @@ def _unusable(path: Path, error: OSError) -> BrokerPersistenceError:
 
 
 def check_store_directory(path: Path) -> None:
-    """Check a directory before anything is put into it.
+    """Check a directory before anything is put into it, and close it to others.
 
     A missing or empty one is fine.
 
-    Raises NotOurDataDirectory, NetworkFileSystem, BrokerPersistenceError if it cannot be made or read.
+    Raises NotOurDataDirectory, NetworkFileSystem, UntrustedPath, BrokerPersistenceError if it cannot be made
+    or read.
     """
     try:
         path.mkdir(0o700, parents=True, exist_ok=True)
         require_local_file_system(path)
         check_foreign(path)
+        close_to_others(path)
     except OSError as error:
         raise _unusable(path, error) from error
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_ray.launch.ended_ray_sessions import clear_ended_sessions
+from pulsar_ray.launch import ended_ray_sessions
+from pulsar_ray.launch.ended_ray_sessions import _ended, _removable, clear_ended_sessions, ended_sessions
 
 LONG_AGO = time.time() - 7200
 
@@ -80,3 +81,58 @@ def test_a_session_that_ended_in_order_goes_at_once(directory: Path) -> None:
 def test_nothing_is_to_be_cleared_where_no_ray_has_been(directory: Path) -> None:
     clear_ended_sessions(directory / "nobody")
     assert list(directory.iterdir()) == []
+
+
+def test_a_link_in_the_place_of_a_session_leads_to_nothing_that_is_removed(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everybody may write where Ray's sessions lie: the link comes between the look and the removal."""
+    foreign = directory / "foreign"
+    (foreign / "below").mkdir(parents=True)
+    (foreign / "below" / "file").touch()
+    (foreign / "ports.json").touch()
+    for name in ("2026-01-01", "2026-01-02"):
+        session(directory, name, raylet=True)
+
+    def swap(top: int, known: str) -> list[str]:
+        names = _ended(top, known)
+        assert len(names) == 2
+        for name in names:
+            os.rename(directory / name, directory / f"moved-{name}")
+            (directory / name).symlink_to(foreign)
+        return names
+
+    monkeypatch.setattr(ended_ray_sessions, "_ended", swap)
+    clear_ended_sessions(directory)
+    assert sorted(path.name for path in foreign.rglob("*")) == ["below", "file", "ports.json"]
+
+
+def test_a_session_that_is_moved_while_it_is_removed_is_removed_itself(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foreign = directory / "foreign"
+    foreign.mkdir()
+    (foreign / "ports.json").touch()
+    path = session(directory, "2026-01-01", raylet=True)
+
+    def swap(opened: int) -> list[str]:
+        names = _removable(opened)
+        path.rename(directory / "moved")
+        path.symlink_to(foreign)
+        return names
+
+    monkeypatch.setattr(ended_ray_sessions, "_removable", swap)
+    clear_ended_sessions(directory)
+    assert [child.name for child in (directory / "moved").iterdir()] == ["logs"]
+    assert (foreign / "ports.json").exists()
+
+
+def test_a_link_that_is_no_session_of_ours_is_left_alone(directory: Path) -> None:
+    foreign = directory / "foreign"
+    session(foreign, "2026-01-01", raylet=True)
+    (directory / "session_2026-01-01").symlink_to(foreign / "session_2026-01-01")
+    (directory / "other").symlink_to(foreign)
+    for place in (directory, directory / "other"):
+        assert ended_sessions(place) == []
+        clear_ended_sessions(place)
+    assert (foreign / "session_2026-01-01" / "ports.json").exists()

@@ -9,6 +9,7 @@ from pathlib import Path
 from pulsar_ray.broker.serving.logs.line_limits import LineLimits
 from pulsar_ray.broker.serving.logs.log_lines import TEXT, LineFormatter, LogContext
 from pulsar_ray.broker.serving.logs.node_log import NodeLog
+from pulsar_ray.errors import UntrustedPath
 
 LOGGER = "pulsar_ray"
 
@@ -41,6 +42,7 @@ class BrokerLog(logging.Handler):
         self.setFormatter(LineFormatter(context, form))
         self.addFilter(LineLimits())
         self._node_log = node_log
+        self._has_complained = False
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record; what cannot be written is lost, as with any handler."""
@@ -58,6 +60,11 @@ class BrokerLog(logging.Handler):
         try:
             self._node_log.write(line)
         except OSError:
+            return False
+        except UntrustedPath as error:
+            if not self._has_complained:
+                self._has_complained = True
+                sys.stderr.write(f"{error}; the broker's log goes here instead\n")
             return False
         return True
 

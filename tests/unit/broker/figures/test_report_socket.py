@@ -12,6 +12,7 @@ from pulsar_ray.broker.figures.actor_report import MAX_REPORT_BYTES, ActorReport
 from pulsar_ray.broker.figures.node_figures import NodeFigures
 from pulsar_ray.broker.figures.report_socket import FigureReporter, report_socket, serve_reports
 from pulsar_ray.model import metric_catalogue as metrics
+from tests.other_user import listening, needs_root
 
 TOPIC = "persistent://public/default/orders"
 KEY = (metrics.MESSAGES_IN, ("public/default", TOPIC))
@@ -123,3 +124,36 @@ async def _only_reports_are_taken(tmp_path: Path) -> None:
     writer.close()
     await until_gone(figures)
     server.close()
+
+
+@needs_root
+def test_an_actor_reports_nothing_to_another_user(tmp_path: Path) -> None:
+    asyncio.run(_nothing_is_reported(tmp_path / "figures-node"))
+
+
+async def _nothing_is_reported(socket: Path) -> None:
+    reporter = FigureReporter(asyncio.get_running_loop(), socket, 3600, ManualActor(life=5).report)
+    with listening(socket) as listener:
+        await asyncio.wait_for(reporter._send(), DEADLINE_S)
+        assert await asyncio.to_thread(listener.received_bytes) == 0
+
+
+def test_sockets_of_nodes_that_are_gone_are_removed(tmp_path: Path) -> None:
+    asyncio.run(_former_nodes_go(tmp_path))
+
+
+async def _former_nodes_go(directory: Path) -> None:
+    servers = {}
+    for node in ("gone", "new", "here"):
+        servers[node] = await serve_reports(NodeFigures("s", 10, 10), report_socket(directory, node))
+    for node in ("gone", "new"):
+        path = report_socket(directory, node)
+        os.rename(path, directory / "kept")  # a loop that closes its socket removes it
+        servers[node].close()
+        os.rename(directory / "kept", path)
+    for node in ("gone", "here"):
+        os.utime(report_socket(directory, node), (1_000_000, 1_000_000))
+    last = await serve_reports(NodeFigures("s", 10, 10), report_socket(directory, "next"))
+    assert sorted(os.listdir(directory)) == ["figures-here", "figures-new", "figures-next"]
+    for server in (servers["here"], last):
+        server.close()

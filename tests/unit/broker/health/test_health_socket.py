@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,8 +13,9 @@ from typing import Any
 import pytest
 
 from pulsar_ray.broker.health.health_socket import HealthSocket, ask_health
-from pulsar_ray.errors import Timeout
+from pulsar_ray.errors import Timeout, UntrustedPath
 from pulsar_ray.testing.waiting import wait_until
+from tests.other_user import SOMEBODY, listening, needs_root
 
 ANSWER = {"address": "127.0.0.1:6379", "report": {"healthy": True}}
 
@@ -38,8 +40,8 @@ def serving(data_dir: Path, store: Store) -> Iterator[asyncio.AbstractEventLoop]
     thread = Thread(target=loop.run_forever, daemon=True)
     thread.start()
     served = HealthSocket(data_dir, store.report)
-    asyncio.run_coroutine_threadsafe(served.begin(), loop).result(10)
     try:
+        asyncio.run_coroutine_threadsafe(served.begin(), loop).result(10)
         yield loop
     finally:
         asyncio.run_coroutine_threadsafe(_closed(served), loop).result(10)
@@ -111,3 +113,33 @@ def test_a_long_path_and_a_rude_probe(tmp_path: Path) -> None:
         with socket.socket(socket.AF_UNIX) as rude:
             rude.close()
         assert ask_health(data_dir, 10) == ANSWER
+
+
+@needs_root
+def test_another_user_who_listens_in_our_directory_is_not_believed(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    with listening(tmp_path / "run" / "health.sock") as listener:
+        with pytest.raises(UntrustedPath, match="listens"):
+            ask_health(tmp_path, 10)
+        assert listener.received_bytes() == 0
+
+
+@needs_root
+def test_root_is_answered_by_the_user_whose_directory_it_is(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    os.chown(tmp_path / "run", SOMEBODY, SOMEBODY)
+    with (
+        listening(tmp_path / "run" / "health.sock") as listener,
+        pytest.raises(Timeout),  # it says nothing
+    ):
+        ask_health(tmp_path, 0.1)
+    del listener
+
+
+def test_a_link_is_no_run_directory(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "elsewhere")
+    assert ask_health(tmp_path, 10) is None
+    with pytest.raises(UntrustedPath, match="link"), serving(tmp_path, Store()):
+        pass
+    assert list((tmp_path / "elsewhere").iterdir()) == []

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,16 +21,19 @@ from pulsar_ray.errors import (
     NetworkFileSystem,
     NotOurDataDirectory,
     UnsupportedFormatVersion,
+    UntrustedPath,
     WrongNode,
 )
 from pulsar_ray.managed_ledger.store.store_directory import (
     StoreDirectory,
     check_is_store,
+    check_store_directory,
     create_store,
     hold_cluster_lock,
     is_mount,
 )
 from pulsar_ray.managed_ledger.store.store_identity import read_identity
+from tests.other_user import SOMEBODY, needs_root
 
 _HOLDER = """
 import sys
@@ -233,3 +237,77 @@ def test_another_cluster_waits_for_the_processes_of_the_first(tmp_path: Path) ->
     restarted.close()
     actor.communicate()
     StoreDirectory.open(tmp_path, address="here", session="cluster-b", wait_s=5.0).close()
+
+
+def uses_of(path: Path) -> list[Callable[[], object]]:
+    return [
+        lambda: StoreDirectory.open(path, address="here"),
+        lambda: create_store(path),
+        lambda: check_store_directory(path),
+    ]
+
+
+@needs_root
+@pytest.mark.parametrize("part", [".", "store.json", "p", "run"])
+def test_a_directory_that_another_user_can_change_is_refused(tmp_path: Path, part: str) -> None:
+    StoreDirectory.open(tmp_path, address="here").close()
+    for name in ("p", "run"):
+        (tmp_path / name).mkdir(exist_ok=True)
+    os.chown(tmp_path / part, SOMEBODY, SOMEBODY)
+    for use in uses_of(tmp_path):
+        with pytest.raises(UntrustedPath, match=f"user {SOMEBODY}"):
+            use()
+    os.chown(tmp_path / part, 0, 0)
+    StoreDirectory.open(tmp_path, address="here").close()
+
+
+@needs_root
+def test_a_directory_in_which_others_could_write_is_taken_if_it_is_empty(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    path.mkdir()
+    (path / "run").mkdir()
+    os.chown(path / "run", SOMEBODY, SOMEBODY)
+    path.chmod(0o775)
+    for use in uses_of(path):
+        with pytest.raises(UntrustedPath, match="run"):
+            use()
+    (path / "run").rmdir()
+    StoreDirectory.open(path, address="here").close()
+    assert path.stat().st_mode & 0o777 == 0o700
+
+
+_VOLUME_OF_ROOT = """
+import os, sys
+from pathlib import Path
+from pulsar_ray.errors import UntrustedPath
+from pulsar_ray.managed_ledger.store.store_directory import StoreDirectory
+os.setgroups([4100])
+os.setgid(4101)
+os.setuid(4101)
+for path in map(Path, sys.argv[1:]):
+    try:
+        StoreDirectory.open(path, address="here").close()
+    except UntrustedPath as error:
+        print(error)
+    else:
+        print("taken")
+"""
+
+
+@needs_root
+def test_the_top_of_a_volume_may_be_roots_unless_everybody_writes_there(open_to_all: Path) -> None:
+    """Kubernetes hands a volume to a group this way."""
+    of_group, of_all = open_to_all / "group", open_to_all / "all"
+    for path, mode in ((of_group, 0o2770), (of_all, 0o1777)):
+        path.mkdir()
+        os.chown(path, 0, 4100)
+        path.chmod(mode)
+    done = subprocess.run(
+        [sys.executable, "-c", _VOLUME_OF_ROOT, str(of_group), str(of_all)],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    first, second = done.stdout.splitlines()
+    assert first == "taken"
+    assert f"everybody may write in {of_all}" in second

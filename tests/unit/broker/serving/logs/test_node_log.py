@@ -3,11 +3,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pulsar_ray.broker.serving.logs.node_log import FORMER_FILES, NODE_LOG, NodeLog
+from pulsar_ray.errors import UntrustedPath
+from tests.other_user import SOMEBODY, needs_root
 
 WRITER = """
 import sys
@@ -68,3 +71,38 @@ def test_processes_write_whole_lines_beside_each_other(tmp_path: Path) -> None:
         assert name in "abc"
         assert 0 <= int(number) < 200
         assert rest == "x" * 40
+
+
+@pytest.mark.parametrize("makes", [os.symlink, os.link])
+def test_a_line_does_not_go_where_a_link_leads(tmp_path: Path, makes: Callable[[Path, Path], None]) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / "logs").mkdir()
+    log = NodeLog(tmp_path / "logs")
+    makes(victim, tmp_path / "logs" / NODE_LOG)
+    for _ in range(2):
+        with pytest.raises(UntrustedPath, match=NODE_LOG):
+            log.write("line")
+    assert victim.read_text() == "precious"
+    (tmp_path / "logs" / NODE_LOG).unlink()
+    log.write("line")
+    assert (tmp_path / "logs" / NODE_LOG).read_text() == "line\n"
+
+
+def test_a_link_that_comes_while_the_log_is_open_is_not_followed(tmp_path: Path) -> None:
+    log = NodeLog(tmp_path)
+    log.write("first")
+    os.rename(tmp_path / NODE_LOG, tmp_path / "moved")
+    (tmp_path / NODE_LOG).symlink_to(tmp_path / "moved")
+    with pytest.raises(UntrustedPath, match="link"):
+        log.write("second")
+    assert (tmp_path / "moved").read_text() == "first\n"
+
+
+@needs_root
+def test_a_file_that_another_user_has_put_there_gets_no_line(tmp_path: Path) -> None:
+    (tmp_path / NODE_LOG).touch()
+    os.chown(tmp_path / NODE_LOG, SOMEBODY, SOMEBODY)
+    with pytest.raises(UntrustedPath, match=f"user {SOMEBODY}"):
+        NodeLog(tmp_path).write("line")
+    assert (tmp_path / NODE_LOG).read_text() == ""
