@@ -145,7 +145,7 @@ class Controller:
         self._loop = asyncio.get_running_loop()
         partitions = ChangeLogPartitions(served, self._stores, self._actors, self._passivation)
         logs = ChangeLogs(catalog, partitions, SystemClock().now_ms)
-        ending = TopicEnding(served, logs, self._passivation.parked_clients.count)
+        ending = TopicEnding(served, logs, self._passivation.parked_clients.consumers.at)
         self._logs, self._policies, self._ending = logs, policies, ending
         self._passivation.remove_by(partial(ending.delete_topic, force=False))
         self._administration = Administration(topics, logs, ending, self._settings, self._policy_changed)

@@ -19,6 +19,7 @@ from pulsar_ray.actors.stores import Stores
 from pulsar_ray.actors.subscription_dispatcher import SubscriptionDispatcher
 from pulsar_ray.actors.topic_partition import TopicPartition
 from pulsar_ray.broker.catalog.catalog import PartitionRow
+from pulsar_ray.broker.catalog.topic_ending import users_of
 from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import Moved, PulsarException, WrongNode
@@ -230,9 +231,9 @@ class TopicActors:
                 self.end_tracker(address)
         self._actors.kill(partition_name(row.name))
 
-    async def connected(self, row: PartitionRow) -> int:
-        """Count the producers and consumers that are connected to a partition."""
-        total = 0
+    async def connected(self, row: PartitionRow) -> list[str]:
+        """Name the producers and consumers that are connected to a partition."""
+        names: list[str] = []
         addresses = [partition_name(row.name)] + [a for a, d in self.dispatchers.items() if d[0] == row.name]
         for address in addresses:
             handle = self._actors.handles.get(address)
@@ -242,8 +243,8 @@ class TopicActors:
                     ray.exceptions.ActorDiedError, ray.exceptions.ActorUnschedulableError
                 ):
                     stats = await within(handle.stats.remote(), CALL_DEADLINE_S)
-                    total += len(stats.get("producers", ())) + len(stats.get("consumers", ()))
-        return total
+                    names += users_of(stats)
+        return names
 
     def dispatcher_started(self, row: PartitionRow, request: SubscriptionRequest) -> str:
         """Return the actor name of a dispatcher, started if it does not run."""

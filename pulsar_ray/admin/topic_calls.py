@@ -68,6 +68,16 @@ class TopicCalls:
             check_any_there([route])
         return routes
 
+    def serving_routes(self, topic: str) -> list[PartitionRoute]:
+        """Return what `routes` does, once each partition has answered that it serves.
+
+        For changes that are made on all or on none. Raises WrongNode, ServiceUnitNotReady.
+        """
+        routes = self.routes(topic)
+        for route in routes:
+            self.serving_stats(route)
+        return routes
+
     def routes_there(self, topic: str) -> list[PartitionRoute]:
         """The routes of the partitions that are not away. Raises WrongNode if all are."""
         routes = self.all_routes(topic)

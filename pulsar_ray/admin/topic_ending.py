@@ -31,7 +31,7 @@ class TopicEnding:
     def terminate_partitions(self, topic: str) -> dict[int, MessageId]:
         """Terminate every partition of a topic."""
         name = _persistent(topic)
-        routes = self._calls.routes(topic)
+        routes = self._calls.serving_routes(topic)
         if [route.topic for route in routes] == [name.full]:
             raise NotAllowedError(f"{name.full} is not partitioned: use terminate_topic")
         return {route.partition: self._terminate(route) for route in routes}
@@ -43,7 +43,7 @@ class TopicEnding:
     def truncate(self, topic: str) -> None:
         """Delete all messages of a topic."""
         _persistent(topic)
-        for route in self._calls.routes(topic):
+        for route in self._calls.serving_routes(topic):
             self._calls.ask_partition(route, "truncate")
 
     def clear_backlog(self, topics: Iterable[str], subscription: str) -> None:
@@ -51,7 +51,7 @@ class TopicEnding:
         each_of(topics, lambda topic: self._clear(topic, subscription))
 
     def _clear(self, topic: str, subscription: str) -> None:
-        for route in self._calls.routes(topic):
+        for route in self._calls.serving_routes(topic):
             self._calls.ask_partition(route, "clear_backlog", subscription=subscription)
 
 

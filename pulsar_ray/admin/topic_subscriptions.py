@@ -15,6 +15,7 @@ from pulsar_ray.errors import (
     InvalidConfiguration,
     NotAllowedError,
     OperationNotSupported,
+    PulsarException,
     SubscriptionNotFound,
 )
 from pulsar_ray.format.payload import decode_block
@@ -55,8 +56,7 @@ class TopicSubscriptions:
         if isinstance(initial, list):
             self._check_place(topic, routes, position)
         for route in routes:
-            if subscription in self._registered(route):
-                raise NotAllowedError(f"Subscription {subscription!r} already exists for topic {topic}")
+            self._calls.ask_partition(route, "check_new_subscription", name=subscription)
         for route in routes:
             self._calls.ask_partition(
                 route,
@@ -74,6 +74,7 @@ class TopicSubscriptions:
         """Change properties at the partitions, and have the dispatchers heed them."""
         check_properties("properties", properties)
         routes = self._routes_with(topic, subscription)
+        self._check(routes, subscription)
         for route in routes:
             self._calls.ask_partition(
                 route,
@@ -82,7 +83,6 @@ class TopicSubscriptions:
                 properties=dict(properties),
                 replace=replace,
             )
-        self._wake(routes, subscription)
         for route in routes:
             self._calls.ask_dispatcher(route, subscription, "refresh_properties")
 
@@ -91,24 +91,24 @@ class TopicSubscriptions:
         check_flag("force", force)
         routes = self._routes_with(topic, subscription)
         if not force:
-            for route in routes:
-                self._check_unconnected(route, subscription)
+            self._check(routes, subscription, unconnected=True)
+        deleted: list[str] = []
         for route in routes:
             try:
                 self._calls.ask_dispatcher(route, subscription, "delete", force=force)
             except SubscriptionNotFound:
                 continue  # done by an earlier attempt whose answer was lost
+            except NotAllowedError as refused:
+                raise self._came_meanwhile(refused, deleted) from None
             self._calls.forget_dispatcher(route, subscription)
+            deleted.append(route.topic)
 
-    def _check_unconnected(self, route: PartitionRoute, subscription: str) -> None:
-        running = self._calls.running_stats(route.topic, subscription, durable=True) or {}
-        stats = running.get(subscription)
-        if stats is not None and stats["consumers"]:
-            names = ", ".join(sorted({consumer["consumerName"] for consumer in stats["consumers"]}))
-            raise NotAllowedError(
-                f"Subscription {subscription!r} has active connected consumers ({names}): "
-                "close them, or force"
-            )
+    def _came_meanwhile(self, refused: NotAllowedError, deleted: list[str]) -> PulsarException:
+        """The refusal for a consumer that has come since all were asked."""
+        error = refused.again()
+        if deleted:
+            error.text += f" (deleted already on {', '.join(deleted)})"
+        return error
 
     def skip(self, topic: str, subscription: str, count: int) -> int:
         """Acknowledge the first so many unacknowledged entries of the only partition."""
@@ -124,7 +124,7 @@ class TopicSubscriptions:
     def skip_all(self, topic: str, subscription: str) -> int:
         """Acknowledge everything stored by now on all partitions."""
         routes = self._routes_with(topic, subscription)
-        self._wake(routes, subscription)
+        self._check(routes, subscription)
         return sum(self._skip(route, subscription, None) for route in routes)
 
     def _skip(self, route: PartitionRoute, subscription: str, entries: int | None) -> int:
@@ -137,7 +137,7 @@ class TopicSubscriptions:
         """Acknowledge what is older than so many seconds; returns how many entries that were."""
         before_ms = _before_ms(older_than_seconds)
         routes = self._routes_with(topic, subscription)
-        self._wake(routes, subscription)
+        self._check(routes, subscription)
         return sum(
             int(self._calls.ask_dispatcher(route, subscription, "expire", published_before_ms=before_ms))
             for route in routes
@@ -147,14 +147,19 @@ class TopicSubscriptions:
         """Expire the messages of every durable subscription; returns the entries of each."""
         before_ms = _before_ms(older_than_seconds)
         expired: dict[str, int] = {}
+        concerned: dict[str, list[PartitionRoute]] = {}
         for route in self._calls.routes(topic):
             partition = self._calls.serving_stats(route)
             for known in partition["subscriptions"]:
-                name = known["name"]
-                expired.setdefault(name, 0)
+                expired[known["name"]] = 0
                 if known["isServed"] or known["markDeletePosition"] != partition["lastPosition"]:
-                    asked = self._calls.ask_dispatcher(route, name, "expire", published_before_ms=before_ms)
-                    expired[name] += int(asked)
+                    concerned.setdefault(known["name"], []).append(route)
+        for name, routes in concerned.items():
+            self._check(routes, name)
+        for name, routes in concerned.items():
+            for route in routes:
+                asked = self._calls.ask_dispatcher(route, name, "expire", published_before_ms=before_ms)
+                expired[name] += int(asked)
         return expired
 
     def reset_cursor(self, topic: str, subscription: str, to: MessageId | int | str) -> None:
@@ -164,6 +169,7 @@ class TopicSubscriptions:
         if isinstance(target, list):
             assert isinstance(to, MessageId)
             routes = [self._route_of(topic, routes, to)]
+        self._check(routes, subscription)
         for route in routes:
             self._calls.ask_dispatcher(route, subscription, "reset", target=target)
 
@@ -195,10 +201,16 @@ class TopicSubscriptions:
 
     # --- partitions -------------------------------------------------------------------------------
 
-    def _wake(self, routes: list[PartitionRoute], subscription: str) -> None:
-        """Let all dispatchers start at the same time."""
+    def _check(self, routes: list[PartitionRoute], subscription: str, *, unconnected: bool = False) -> None:
+        """Start all dispatchers at once, and ask each before the first changes anything.
+
+        Raises what keeps one from serving, and NotAllowedError if consumers are connected to an `unconnected`
+        one, those included that sleep with it.
+        """
         for route in routes:
             self._calls.wake_dispatcher(route, subscription)
+        for route in routes:
+            self._calls.ask_dispatcher(route, subscription, "check", unconnected=unconnected)
 
     def _registered(self, route: PartitionRoute) -> set[str]:
         return {one["name"] for one in self._calls.serving_stats(route)["subscriptions"] if one["durable"]}

@@ -215,7 +215,7 @@ class Topics:
         if not prefix:
             raise ValueError("prefix is empty: give the beginning of the names to forget")
         names: set[str] = set()
-        for route in self._calls.all_routes(topic):
+        for route in self._calls.serving_routes(topic):
             names.update(self._calls.ask_partition(route, "forget_producers", prefix=prefix))
         return sorted(names)
 
@@ -277,8 +277,9 @@ class Topics:
     def unsubscribe(self, topic: str, subscription: str, force: bool = False) -> None:
         """Delete a subscription with its backlog.
 
-        Raises NotAllowedError while consumers are connected, unless forced: then their next call raises
-        SubscriptionNotFound, and they do not bring the subscription back.
+        Raises NotAllowedError while consumers are connected to any partition, sleeping ones included, and
+        then has changed nothing; unless forced: then their next call raises SubscriptionNotFound, and they do
+        not bring the subscription back.
         """
         self._subscriptions.delete(topic, subscription, force)
 

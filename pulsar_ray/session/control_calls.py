@@ -66,6 +66,7 @@ PARTITION_CALLS: Calls = {
         "properties": are_properties,
         "create": is_flag,
     },
+    "check_new_subscription": {"name": is_text},
     "set_subscription_properties": {"name": is_text, "properties": are_properties, "replace": is_flag},
     "remove_subscription": {"number": is_number},
     "hold_for_seek": {"number": is_number, **_SEEK},

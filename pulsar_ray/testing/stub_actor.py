@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from pulsar_ray.broker.catalog.topic_ending import users_of
 from pulsar_ray.broker.partition.non_persistent.non_persistent_partition import NonPersistentPartitionServer
 from pulsar_ray.broker.partition.partition_server import PartitionServer
 from pulsar_ray.broker.partition.partition_start import start_partition
@@ -176,15 +177,15 @@ class StubActor:
         """The actor's Ray method of this name."""
         raise NotImplementedError
 
-    def connected(self, timeout_s: float) -> int:
-        """Count the connected producers and consumers; 0 once dead, and before it serves."""
+    def connected(self, timeout_s: float) -> list[str]:
+        """Name the connected producers and consumers; nobody once dead, and before it serves."""
         if self.server is None:
-            return 0
+            return []
         try:
             stats = self.result(self.submit(self.stats), timeout_s)
         except NotConnected:
-            return 0
-        return len(stats.get("producers", ())) + len(stats.get("consumers", ()))
+            return []
+        return users_of(stats)
 
     async def apply_policies(self, update: PolicyUpdate) -> None:
         """The actor's Ray method of this name."""

@@ -22,8 +22,8 @@ STORE = "stub"
 class StubAdministration:
     """`call` makes a control call of a partition, `end` ends deleted ones, `changed` tells actors.
 
-    `connected` counts the producers and consumers of a partition, `parked` the clients that wait for one that
-    sleeps, `check_there` raises WrongNode for one that is away.
+    `connected` names the producers and consumers of a partition, `parked` the consumers that wait for one
+    that sleeps, `check_there` raises WrongNode for one that is away.
     """
 
     def __init__(
@@ -33,8 +33,8 @@ class StubAdministration:
         call: Callable[[str, str, dict[str, Any]], Any],
         end: Callable[[list[PartitionRow]], None],
         changed: Callable[[str], None],
-        connected: Callable[[str], int],
-        parked: Callable[[str], int],
+        connected: Callable[[str], list[str]],
+        parked: Callable[[str], list[str]],
         check_there: Callable[[str], None],
     ) -> None:
         self.topics = topics
@@ -63,7 +63,7 @@ class StubAdministration:
         page: list[dict[str, Any]] = self._call(partition, "read_messages", {"behind": list(behind)})
         return page
 
-    async def connected(self, row: PartitionRow) -> int:
+    async def connected(self, row: PartitionRow) -> list[str]:
         """See ServedTopics."""
         return self._connected(row.name)
 

@@ -130,7 +130,7 @@ class StubCluster:
             self._end,
             self._policies.hand_over,
             self._connected,
-            self.passivation.count,
+            self.passivation.consumers.at,
             self._check_there,
         )
         self.trackers = StubTrackers(self._clock)
@@ -381,10 +381,10 @@ class StubCluster:
         if partition in self._lives.away:
             raise WrongNode(self._lives.away[partition])
 
-    def _connected(self, partition: str) -> int:
+    def _connected(self, partition: str) -> list[str]:
         """As TopicActors.connected."""
         actors = [actor for address, actor in self._actors.items() if topic_of_actor(address) == partition]
-        return sum(actor.connected(ATTACH_TIMEOUT_S) for actor in actors)
+        return [name for actor in actors for name in actor.connected(ATTACH_TIMEOUT_S)]
 
     # --- hooks ---------------------------------------------------------------------------------------------
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from pulsar_ray.transport.actor_names import parse_dispatcher_name
+
 Consumers = Sequence[tuple[int, bool]]
 """(incarnation, whether its end calls for an election) of each."""
 MOST_LEFT = 10_000
@@ -38,6 +40,17 @@ class ParkedConsumers:
         Its consumers are remembered: it may die before it has attached them, or waits again.
         """
         self._waiting.discard(client_id)
+
+    def at(self, partition: str) -> list[str]:
+        """Name the consumers of clients that wait for a partition which sleeps: by their subscriptions."""
+        names: list[str] = []
+        for client_id in sorted(self._waiting):
+            for address, consumers in self._parked[client_id].items():
+                topic, subscription, is_durable = parse_dispatcher_name(address) or ("", "", False)
+                if topic == partition:
+                    count = max(1, len(consumers))  # readers are not awaited, and so not listed
+                    names += [f"a consumer of {subscription!r}" if is_durable else "a reader"] * count
+        return names
 
     def died(self, client_id: str) -> list[tuple[str, int, bool]]:
         """Return the consumers of a client that is gone.

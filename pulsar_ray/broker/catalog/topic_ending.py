@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from pulsar_ray.broker.catalog.catalog import PartitionRow
@@ -15,14 +15,27 @@ from pulsar_ray.model.topic_name import TopicName
 
 logger = logging.getLogger(__name__)
 
+MOST_NAMED = 10
+
+
+def users_of(stats: Mapping[str, Any]) -> list[str]:
+    """Name the producers of a partition's stats, or the consumers of a dispatcher's."""
+    if "consumers" not in stats:
+        return [f"producer {name!r}" for name in stats.get("producers", ())]
+    return [
+        f"consumer {consumer['consumerName']!r} of {name!r}"
+        for name, described in stats["subscriptions"].items()
+        for consumer in described["consumers"]
+    ]
+
 
 class ServedTopics(Protocol):
     """Topics with what runs of them, as far as deleting concerns it."""
 
     topics: TopicRegistry
 
-    async def connected(self, row: PartitionRow) -> int:
-        """Count the producers and consumers that are connected to a partition."""
+    async def connected(self, row: PartitionRow) -> list[str]:
+        """Name the producers and consumers that are connected to a partition."""
 
     def store_of(self, row: PartitionRow) -> Any:
         """Return a partition's store. Raises WrongNode while no running node holds it."""
@@ -32,9 +45,9 @@ class ServedTopics(Protocol):
 
 
 class TopicEnding:
-    """Belongs to the controller. `parked` counts clients whose consumers wait for a sleeping partition."""
+    """Belongs to the controller. `parked` names the consumers that wait for a sleeping partition."""
 
-    def __init__(self, served: ServedTopics, logs: ChangeLogs, parked: Callable[[str], int]) -> None:
+    def __init__(self, served: ServedTopics, logs: ChangeLogs, parked: Callable[[str], list[str]]) -> None:
         self._served = served
         self._logs = logs
         self._parked = parked
@@ -45,11 +58,15 @@ class TopicEnding:
         topics, name = served.topics, TopicName.parse(topic)
         rows = topics.rows_of(name)
         if not force:
-            connected = sum([await served.connected(row) for row in rows])
-            connected += sum(self._parked(row.name) for row in rows)
+            connected: list[str] = []
+            for row in rows:
+                names = [*await served.connected(row), *self._parked(row.name)]
+                connected += [f"{each} on {row.name}" for each in names]
             if connected:
+                more = ", ..." if len(connected) > MOST_NAMED else ""
                 raise NotAllowedError(
-                    f"Topic has {connected} connected producers/consumers: close them, or force"
+                    f"Topic has {len(connected)} connected producers/consumers "
+                    f"({', '.join(connected[:MOST_NAMED])}{more}): close them, or force"
                 )
             for row in rows:
                 served.store_of(row)

@@ -20,7 +20,8 @@ class Attendance:
     name.
     """
 
-    def __init__(self, policies: PartitionPolicies, subscriptions: Callable[[str], int]) -> None:
+    def __init__(self, topic: str, policies: PartitionPolicies, subscriptions: Callable[[str], int]) -> None:
+        self._topic = topic
         self._policies = policies
         self._subscriptions = subscriptions
         self._counts: dict[str, tuple[Session, int, int]] = {}
@@ -49,8 +50,8 @@ class Attendance:
         of_others = sum(count for other, (_, count, _) in self._counts.items() if other != dispatcher)
         if 0 < limit < of_others + consumers:
             raise ConsumerBusy(
-                f"the topic has {of_others + consumers - 1} consumers, and its policy max_consumers allows "
-                f"{limit}: close one, or raise the policy (setting max_consumers_per_topic)"
+                f"{self._topic} has {of_others + consumers - 1} consumers, and its policy max_consumers "
+                f"allows {limit}: close one, or raise the policy (setting max_consumers_per_topic)"
             )
         if is_new_reader:
             self._check_subscriptions(self._subscriptions("") + self._readers(besides=dispatcher) + readers)
@@ -67,7 +68,7 @@ class Attendance:
         limit = self._policies.max_subscriptions_per_topic
         if 0 < limit < with_new:
             raise NotAllowedError(
-                f"the topic has {with_new - 1} subscriptions, readers counted, and its policy "
+                f"{self._topic} has {with_new - 1} subscriptions, readers counted, and its policy "
                 f"max_subscriptions_per_topic allows {limit}: unsubscribe one, close a reader, or raise the "
                 "policy"
             )

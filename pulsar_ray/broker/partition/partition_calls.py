@@ -66,6 +66,7 @@ class PartitionCalls:
         """Answer a call by its name. Raises InvalidConfiguration for one that there is not."""
         methods: dict[str, Callable[..., Awaitable[Any]]] = {
             "register_subscription": self.register_subscription,
+            "check_new_subscription": self.check_new_subscription,
             "set_subscription_properties": self.set_subscription_properties,
             "remove_subscription": self.remove_subscription,
             "hold_for_seek": self.hold_for_seek,
@@ -103,6 +104,7 @@ class PartitionCalls:
         have no more subscriptions.
         """
         existing = self._ledger.changes.find_subscription(name, durable)
+        is_new = existing is None
         if existing is None:
             if not create:
                 raise SubscriptionNotFound(
@@ -128,7 +130,17 @@ class PartitionCalls:
             "directory": str(self._ledger.directory),
             "properties": existing.properties,
             "epoch": self._ledger.epoch,
+            "created": is_new,
         }
+
+    async def check_new_subscription(self, name: str) -> None:
+        """Raise NotAllowedError if the subscription exists, or the topic may have no more of them."""
+        topic = self._ledger.identity.topic
+        if self._ledger.changes.find_subscription(name, True) is not None:
+            raise NotAllowedError(
+                f"Subscription {name!r} already exists for topic {topic}: take another name"
+            )
+        self._attendance.check_new_subscription(name)
 
     async def set_subscription_properties(
         self, name: str, properties: dict[str, str], replace: bool

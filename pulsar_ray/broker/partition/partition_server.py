@@ -151,7 +151,7 @@ class PartitionServer:
         )
         self._on_fatal = on_fatal
         self._calls_under_way = 0
-        self._attendance = Attendance(policies, ledger.changes.count_subscriptions)
+        self._attendance = Attendance(ledger.identity.topic, policies, ledger.changes.count_subscriptions)
         self.calls = PartitionCalls(
             ledger,
             self._writer,

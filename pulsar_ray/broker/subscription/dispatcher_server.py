@@ -88,11 +88,14 @@ class DispatcherServer:
         self._host = host
         self._opens = PendingOpens()
         self._calls = ConsumerCalls(
-            subscriptions.progress, seek=subscriptions.seek, unsubscribe=self._unsubscribe
+            subscriptions.progress, request.topic, seek=subscriptions.seek, unsubscribe=self._unsubscribe
         )
         self._early = EarlyAcknowledgments(subscriptions.learn_end, host.spawn)
         self.is_removed = False
         self._removing = asyncio.Lock()
+        self._first_user: int | None = None
+        """The incarnation of the first consumer that was open here; 0 once an administrator came."""
+        self._has_other_users = False
         self._uses = 0
         self._calls_under_way = 0
         self.can_park = subscriptions.can_park
@@ -238,7 +241,12 @@ class DispatcherServer:
                 raise SessionLost("the connection was lost while its consumer waited: attach again") from None
             opened = await subscription.open_consumer(session, request)
         self._check_not_removed()
+        self._was_used_by(request.incarnation)
         return opened
+
+    def _was_used_by(self, user: int) -> None:
+        self._first_user = user if self._first_user is None else self._first_user
+        self._has_other_users |= user != self._first_user
 
     async def _close_endpoint(self, session: Session, endpoint_id: int) -> None:
         await self._opens.ended(session.id, endpoint_id)
@@ -291,23 +299,44 @@ class DispatcherServer:
             )
         if name == "delete":
             return await self._delete(**arguments)
+        if name == "check":
+            return await self._check(**arguments)
         if name == "consumer_left":
             return self._served[self._request.subscription].await_no_more(**arguments)
+        if name == "undo":
+            return await self._undo(**arguments)
+        self._was_used_by(0)
         return await self.subscriptions.administer(name, arguments)
 
     async def _delete(self, force: bool) -> None:
         """Delete the subscription. Raises NotAllowedError while consumers are connected, unless forced."""
-        subscription = self._served[self._request.subscription]
-        if not force:
-            # Consumers that slept with this dispatcher are connected, too.
-            await subscription.wait_for_known()
-        names = sorted(endpoint.name for endpoint in subscription.consumers.values())
-        if names and not force:
-            raise NotAllowedError(
-                f"Subscription {subscription.name!r} has active connected consumers ({', '.join(names)}): "
-                "close them, or force"
-            )
+        await self._check(unconnected=not force)
         await self._remove()
+
+    async def _check(self, unconnected: bool) -> None:
+        """Raise NotAllowedError while consumers are connected to an `unconnected` subscription.
+
+        That it answers shows that it serves: a change of several partitions asks all of them first.
+        """
+        subscription = self._served[self._request.subscription]
+        if not unconnected:
+            return
+        # Consumers that slept with this dispatcher are connected, too.
+        await subscription.wait_for_known()
+        if names := subscription.consumers.names():
+            raise NotAllowedError(
+                f"Subscription {subscription.name!r} of {self._request.topic} has active connected "
+                f"consumers ({names}): close them, or force"
+            )
+
+    async def _undo(self, incarnation: int) -> None:
+        """Delete the subscription again if this dispatcher created it, and for that consumer alone.
+
+        The consumer was refused by another partition or topic that it wanted as well.
+        """
+        is_used = self._has_other_users or self._first_user not in (None, incarnation)
+        if self.subscriptions.was_created and not is_used:
+            await self._remove()
 
     async def _unsubscribe(self, subscription: OpenSubscription, endpoint: ConsumerEndpoint) -> None:
         if self._request.durable:

@@ -27,6 +27,8 @@ class DispatcherSubscriptions(Protocol):
     log_end: Position
     """The last entry that this dispatcher knows to be durable."""
 
+    was_created: bool
+    """Whether the durable subscription came into being with this dispatcher."""
     can_park: bool
     """Whether consumers lose nothing while the dispatcher sleeps."""
 

@@ -36,6 +36,7 @@ class StoredSubscriptions:
     """Follows the partition's log, and feeds a durable subscription or readers from it."""
 
     can_park = True
+    was_created = False
 
     def __init__(
         self, request: SubscriptionRequest, context: DispatcherContext, partition: PartitionLink
@@ -111,6 +112,7 @@ class StoredSubscriptions:
         """Open the cursor; returns how far the broker has acknowledged for it."""
         request = self._request
         registered = await self._register(create=request.create)
+        self.was_created = registered["created"]
         self._number = registered["number"]
         directory = cursor_directory(Path(registered["directory"]), self._number)
         subscription = Subscription(request.subscription, properties=dict(registered["properties"]))

@@ -6,6 +6,7 @@ Partitions that are away are opened when they are back.
 from __future__ import annotations
 
 import itertools
+import logging
 import secrets
 import time
 from dataclasses import replace
@@ -25,7 +26,9 @@ from pulsar_ray.errors import (
     AlreadyClosed,
     InvalidConfiguration,
     OperationNotSupported,
+    PulsarException,
     SubscriptionNotFound,
+    Timeout,
     TopicNotFound,
     WrongNode,
 )
@@ -35,6 +38,10 @@ from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.actor_link import ActorLink
 from pulsar_ray.transport.cluster import PartitionRoute
 
+logger = logging.getLogger(__name__)
+
+UNDO_S = 5.0
+"""How long a refused consumer may take to delete subscriptions that were created for it."""
 MAX_REFUSALS = 3
 """Refusals by a partition, as having no such subscription, after which none is tried again.
 
@@ -62,7 +69,7 @@ class ConsumerFactory:
         """Open a consumer; returns its name for its topic, and its core.
 
         `start` is where a non-durable cursor begins. Raises what `Client.subscribe` raises; nothing stays
-        open then.
+        open then, and no subscription stays that was created for it.
         """
         if options.max_failures is not None:
             LetterTopics(options)  # refuses topics whose messages would circle
@@ -75,13 +82,38 @@ class ConsumerFactory:
         if topics.may_change:
             _check_queue(options)
         _check_start(start, routes)
-        self._add_partitions(core, topics, routes, start, deadline)
-        self._open_partitions(core, topics, deadline)
+        try:
+            self._add_partitions(core, topics, routes, start, deadline)
+            self._open_partitions(core, topics, deadline)
+        except PulsarException as refused:
+            if not isinstance(refused, (Timeout, AlreadyClosed)):
+                self._undo_subscriptions(core)
+            raise
         follows = topics.may_change and (core.is_multi_topic or options.auto_update_partitions)
         if follows or core.partitions.absent:
             core.partitions.discovery = discovery = self._discovery(core, topics, start)
             discovery.start()
         return topics.name, core
+
+    def _undo_subscriptions(self, core: ConsumerCore) -> None:
+        """Delete subscriptions that came into being for this consumer, which was refused somewhere.
+
+        Nobody would acknowledge what they keep. Those that others use by now stay.
+        """
+        deadline = time.monotonic() + UNDO_S
+        for partition in core.partitions.all:
+            consumer = partition.awaited_consumer
+            if consumer is None:
+                continue
+            try:
+                self._links.undo_subscription(partition.link, consumer[0], deadline)
+            except PulsarException as error:
+                logger.warning(
+                    "the subscription %r of %s may have been created for a consumer that was refused: %s",
+                    core.subscription,
+                    partition.route.topic,
+                    error,
+                )
 
     def _add_partitions(
         self,

@@ -6,6 +6,7 @@ Actors are found by the names of topics and subscriptions.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import threading
 import time
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pulsar_ray.client.endpoint.cluster_connection import ClusterConnection
 from pulsar_ray.client.endpoint.wake_poll import WakePoll
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
-from pulsar_ray.errors import PulsarException
+from pulsar_ray.errors import PulsarException, SubscriptionNotFound, TopicNotFound
 from pulsar_ray.model.enums import InitialPosition, SubscriptionMode
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.actor_link import ActorLink
@@ -137,6 +138,18 @@ class ActorLinks:
         It died before it had registered its subscription.
         """
         self._connection.cluster.dispatcher_gone(link.address)
+
+    def undo_subscription(self, link: ActorLink, incarnation: int, deadline: float) -> None:
+        """Delete a durable subscription if it was created for this consumer alone, which leaves.
+
+        Repeated while its dispatcher starts. Raises Timeout.
+        """
+        cluster = self._connection.cluster
+        with contextlib.suppress(SubscriptionNotFound, TopicNotFound):
+            cluster.call_again(
+                link.address, "call", "undo", {"incarnation": incarnation}, timeout_s=_left(deadline)
+            )
+        cluster.dispatcher_gone(link.address)
 
     def forget_dispatchers(self, links: list[ActorLink]) -> None:
         """Drop the links to a deleted subscription's dispatchers.

@@ -147,8 +147,8 @@ class World:
     def rows_of(self, name: TopicName) -> list[PartitionRow]:
         return [self.rows[name.full]]
 
-    async def connected(self, row: PartitionRow) -> int:
-        return 0
+    async def connected(self, row: PartitionRow) -> list[str]:
+        return []
 
     def numbered(self, number: int) -> PartitionRow | None:
         return next((row for row in self.rows.values() if row.number == number), None)
@@ -393,10 +393,12 @@ def test_parked_clients_are_told_of_what_wakes(world: World) -> None:
 def test_a_topic_that_sleeps_is_not_deleted_while_its_consumers_wait(world: World) -> None:
     async def run() -> None:
         part = controller_part(world)
-        ending = TopicEnding(cast(ServedTopics, world), cast(ChangeLogs, None), part.parked_clients.count)
+        ending = TopicEnding(
+            cast(ServedTopics, world), cast(ChangeLogs, None), part.parked_clients.consumers.at
+        )
         waiting = asyncio.ensure_future(await_wake(part, [f"{T} -> s", f"{T} -> r"]))
         await asyncio.sleep(0)
-        with pytest.raises(NotAllowedError, match="1 connected"):
+        with pytest.raises(NotAllowedError, match=f"2 connected.*a consumer of 'r' on {T}"):
             await ending.delete_topic(T, False)
         world.run(T)
         await waiting

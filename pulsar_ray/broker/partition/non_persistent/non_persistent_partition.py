@@ -100,7 +100,7 @@ class NonPersistentPartitionServer:
             on_fatal=on_fatal,
         )
         self._own_messages = OwnMessages(self.producers, self.intake, clock)
-        self._attendance = Attendance(policies, self._count_subscriptions)
+        self._attendance = Attendance(topic, policies, self._count_subscriptions)
         self._drops: dict[int, Drops] = {}
         self._uses = 0
         host.serve(self)

@@ -83,11 +83,15 @@ class ConnectedConsumers(dict[int, ConsumerEndpoint]):
         """Return the sessions of the other connected consumers."""
         return [endpoint.session for endpoint in self.values() if endpoint.session is not session]
 
-    def check_sole(self) -> None:
-        """Raise BrokerMetadataError, as Pulsar does, if several consumers are connected."""
-        if len(self) > 1:
+    def names(self, besides: ConsumerEndpoint | None = None) -> str:
+        """The names of the connected consumers, sorted; "" if there are none."""
+        return ", ".join(sorted(endpoint.name for endpoint in self.values() if endpoint is not besides))
+
+    def check_sole(self, endpoint: ConsumerEndpoint, where: str) -> None:
+        """Raise BrokerMetadataError, as Pulsar does, if others are connected to `where`."""
+        if others := self.names(besides=endpoint):
             raise BrokerMetadataError(
-                "unsubscribe: other consumers are connected to the subscription; close them first"
+                f"unsubscribe: other consumers ({others}) are connected to {where}; close them first"
             )
 
 

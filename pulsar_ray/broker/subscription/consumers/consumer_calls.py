@@ -15,16 +15,21 @@ from pulsar_ray.broker.subscription.open_subscription import OpenSubscription
 
 
 class ConsumerCalls:
-    """Runs on the owner loop. `seek` and `unsubscribe` are the dispatcher's own."""
+    """Runs on the owner loop. `seek` and `unsubscribe` are the dispatcher's own.
+
+    `topic` is its partition.
+    """
 
     def __init__(
         self,
         progress: DeliveryProgress,
+        topic: str,
         *,
         seek: Callable[[str, Any, bool], Coroutine[Any, Any, int]],
         unsubscribe: Callable[[OpenSubscription, ConsumerEndpoint], Awaitable[None]],
     ) -> None:
         self._progress = progress
+        self._topic = topic
         self._seek = seek
         self._unsubscribe = unsubscribe
         self._seeks = RepeatedCalls()
@@ -61,13 +66,16 @@ class ConsumerCalls:
         )
         return sought
 
-    async def check_unsubscribe(self, subscription: OpenSubscription, _endpoint: ConsumerEndpoint) -> None:
-        """Raise BrokerMetadataError if the subscription has other consumers."""
-        subscription.consumers.check_sole()
+    async def check_unsubscribe(self, subscription: OpenSubscription, endpoint: ConsumerEndpoint) -> None:
+        """Raise BrokerMetadataError if others are connected, those that slept included."""
+        await subscription.wait_for_known()
+        subscription.consumers.check_sole(
+            endpoint, f"the subscription {subscription.name!r} of {self._topic}"
+        )
 
     async def unsubscribe(self, subscription: OpenSubscription, endpoint: ConsumerEndpoint) -> None:
         """Delete the subscription. Raises BrokerMetadataError if it has other consumers."""
-        subscription.consumers.check_sole()
+        await self.check_unsubscribe(subscription, endpoint)
         await self._unsubscribe(subscription, endpoint)
 
     async def last_message(self, _subscription: OpenSubscription, _endpoint: ConsumerEndpoint) -> Any:

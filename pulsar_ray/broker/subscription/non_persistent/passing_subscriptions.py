@@ -54,6 +54,7 @@ class PassingSubscriptions:
     """
 
     can_park = False
+    was_created = False
     directory = ""
     reach = ("", "")
     acknowledged_entries = 0

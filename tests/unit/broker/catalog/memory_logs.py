@@ -87,7 +87,7 @@ class Controller:
         self.gate: asyncio.Event | None = None
         """Appends wait for it."""
         self.logs = ChangeLogs(self.catalog, self, clock.now_ms)
-        self.ending = TopicEnding(self, self.logs, lambda _: 0)
+        self.ending = TopicEnding(self, self.logs, lambda _: [])
         self.calls = Administration(self.topics, self.logs, self.ending, self.settings, self._changed)
         finished(self.logs.catch_up())
 
@@ -129,8 +129,8 @@ class Controller:
             raise WrongNode(f"{partition} was not found")
         return self._logs.read(partition, behind)
 
-    async def connected(self, row: PartitionRow) -> int:
-        return 0
+    async def connected(self, row: PartitionRow) -> list[str]:
+        return []
 
     def store_of(self, row: PartitionRow) -> str:
         return row.store_id

@@ -20,7 +20,7 @@ class Topic:
     def __init__(self, durable: list[str] | None = None, **settings: Any) -> None:
         self.durable = durable or []
         self.policies = PartitionPolicies.of(Settings(**settings))
-        self.attendance = Attendance(self.policies, lambda name: len({*self.durable} - {name}))
+        self.attendance = Attendance("t", self.policies, lambda name: len({*self.durable} - {name}))
         self.dispatchers = [Session(number, f"follower-{number}", 0) for number in (1, 2)]
 
     def call(self, number: int, method: str, **arguments: Any) -> None:

@@ -142,9 +142,9 @@ def test_a_consumer_beside_others_is_not_the_sole_one() -> None:
     one, _, _ = opened(7)
     other, _, _ = opened(8)
     consumers.put(one)
-    consumers.check_sole()
+    consumers.check_sole(one, "'s' of t")
     assert consumers.sessions_beside(one.session) == []
     consumers.put(other)
     assert consumers.sessions_beside(one.session) == [other.session]
-    with pytest.raises(BrokerMetadataError):
-        consumers.check_sole()
+    with pytest.raises(BrokerMetadataError, match=rf"\({other.name}\) are connected to 's' of t"):
+        consumers.check_sole(one, "'s' of t")

@@ -31,7 +31,7 @@ class Subscription:
         played: Any = self
         self.name = self.subscription = "s"
         progress = StoredProgress(played, {"s": played})
-        self.calls = ConsumerCalls(progress, seek=self._seek, unsubscribe=self._unsubscribe)
+        self.calls = ConsumerCalls(progress, "t", seek=self._seek, unsubscribe=self._unsubscribe)
 
     async def call(self, method: str) -> Any:
         assert method == "last_message"
@@ -49,7 +49,12 @@ class Subscription:
     async def wait_run(self, _timeout_s: float) -> None:
         """A turn is over."""
 
-    def check_sole(self) -> None:
+    async def wait_for_known(self) -> None:
+        """Those that slept are back."""
+
+    def check_sole(self, endpoint: Any, where: str) -> None:
+        assert endpoint is self
+        assert where == "the subscription 's' of t"
         if self.has_others:
             raise BrokerMetadataError("others are connected")
 
