@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import logging
 import sys
+import unicodedata
 from typing import NoReturn
 
 import click
@@ -42,6 +44,42 @@ def write_out(content: bytes) -> None:
             raise BlockingIOError(errno.EAGAIN, "standard output does not block, and is full")
         left = left[written:]
     output.flush()
+
+
+def write_messages(lines: bytes) -> None:
+    """Write what messages hold, as it is or, to a terminal, with signs escaped.
+
+    Escaped are those that would steer it; line ends and tabs stay. Raises as `write_out`.
+    """
+    write_out(_for_terminal(lines) if sys.stdout.isatty() else lines)
+
+
+def _for_terminal(lines: bytes) -> bytes:
+    text = lines.decode("utf-8", "backslashreplace")
+    if not text.replace("\n", "").isprintable():
+        text = "".join(sign if _is_harmless(sign) else repr(sign)[1:-1] for sign in text)
+    return text.encode()
+
+
+def _is_harmless(sign: str) -> bool:
+    # Joiners are part of words and of pictures, and turn no text around.
+    return sign.isprintable() or sign in "\n\t\u200c\u200d" or unicodedata.category(sign) == "Zs"
+
+
+class _ReadableLines(logging.Formatter):
+    """Has the lines of a remark without signs that steer a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(map(one_line, super().format(record).split("\n")))
+
+
+def guard_remarks() -> None:
+    """Have remarks of the library escaped as the command's own lines are.
+
+    That is what it logs while nobody has configured any logging.
+    """
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(_ReadableLines())
 
 
 def write_line(text: str) -> None:

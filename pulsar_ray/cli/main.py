@@ -10,7 +10,7 @@ import click
 
 from pulsar_ray import __version__
 from pulsar_ray.broker.serving.logs.log_lines import one_line
-from pulsar_ray.cli.console import INTERRUPTED
+from pulsar_ray.cli.console import INTERRUPTED, guard_remarks
 from pulsar_ray.cli.target import Target
 from pulsar_ray.errors import PulsarException
 
@@ -152,5 +152,6 @@ def _check_url(_: click.Context, __: click.Parameter, url: str) -> str:
 @click.pass_context
 def main(ctx: click.Context, service_url: str, data_dir: str | None, transport: str) -> None:
     """Run and use a durable broker inside a Ray cluster."""
+    guard_remarks()
     if ctx.obj is None:
         ctx.obj = Target(service_url, data_dir, transport)

@@ -39,11 +39,11 @@ def _show_broker(found: dict[str, Any], partitions: dict[str, int]) -> None:
     for store in found["stores"]:
         free, total = (size(store[field]) if field in store else "" for field in ("freeBytes", "totalBytes"))
         path, state = cell(store.get("path", "")), cell(store.get("error", "serves"))
-        stores.add_row(store.get("host", ""), path, free, total, state)
+        stores.add_row(cell(store.get("host", "")), path, free, total, state)
     actors = Table("actor", "node", "process", "state", title="running actors")
     for name, counters in sorted(found["actors"].items()):
         state = counters.get("refused") or counters.get("error") or "serves"
-        actors.add_row(cell(name), counters.get("host", ""), str(counters.get("pid", "")), cell(state))
+        actors.add_row(cell(name), cell(counters.get("host", "")), str(counters.get("pid", "")), cell(state))
     out().print(stores)
     out().print(actors)
     write_line(f"{len(partitions)} topics in public/default")
@@ -54,10 +54,11 @@ def _show_topic(topic: str, found: dict[str, Any]) -> None:
     for name, partition in found.get("partitions", {}).items():
         place = name.rsplit("-", 1)[-1]
         shown = f"{place} (away)" if partition.get("away") else place
-        parts.add_row(shown, partition.get("host", ""), *_traffic(partition))
-    parts.add_row("all" if "partitions" in found else "", found.get("host", ""), *_traffic(found))
+        parts.add_row(shown, cell(partition.get("host", "")), *_traffic(partition))
+    parts.add_row("all" if "partitions" in found else "", cell(found.get("host", "")), *_traffic(found))
     out().print(parts)
-    click.echo(_publishing(found), nl=False)
+    for line in _publishing(found):
+        write_line(line)
     if found.get("msgChunkPublished"):
         write_line(f"messages in chunks: {found['chunkedMessageRate']:,.1f} chunks stored per second")
     subscriptions = Table("subscription", "type", "backlog", "unacked", "messages out", "/s", "consumers")
@@ -81,7 +82,7 @@ def _show_topic(topic: str, found: dict[str, Any]) -> None:
                 click.secho(one_line(f"{name}: {problem}"), fg="red", err=True)
 
 
-def _publishing(found: dict[str, Any]) -> str:
+def _publishing(found: dict[str, Any]) -> list[str]:
     """Say what is not as usual for producers."""
     told = []
     if found.get("deduplicationStatus", "Disabled") != "Disabled":
@@ -92,7 +93,7 @@ def _publishing(found: dict[str, Any]) -> str:
         told.append(f"producers that wait to have the topic for themselves: {found['waitingPublishers']}")
     if found.get("backlogQuotaExceeded"):
         told.append(f"nothing is stored: {found['backlogQuotaExceeded']}")
-    return "".join(f"{line}\n" for line in told)
+    return told
 
 
 def _traffic(counters: dict[str, Any]) -> tuple[str, ...]:

@@ -53,7 +53,7 @@ def list_topics(target: Target, namespace: str, include_system_topic: bool, as_j
         for name in found:
             write_line(name)
     else:
-        table = Table("topic", "partitions", title=namespace)
+        table = Table("topic", "partitions", title=cell(namespace))
         for name, partitions in found.items():
             table.add_row(cell(name), str(partitions or "none"))
         out().print(table)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pulsar_ray.cli.console import interrupted, say, write_out
+from pulsar_ray.cli.console import interrupted, say, write_messages
 from pulsar_ray.cli.interrupt import Interrupt
 from pulsar_ray.cli.messages.message_json import message_json
 from pulsar_ray.cli.messages.whole_files import write_whole
@@ -77,6 +77,8 @@ def consume(
 ) -> None:
     """Print the messages of a subscription, and acknowledge them once they are printed.
 
+    A terminal shows signs that would steer it escaped; a file or pipe gets every byte as it is.
+
     \b
     Examples:
       pulsar-ray consume orders -s audit
@@ -131,6 +133,8 @@ def _check_into(into: str, count: int | None, *, as_json: bool, key_separator: s
         raise click.UsageError("--into writes a message as it is: leave --json and --key-separator out")
     if count not in (None, 1):
         raise click.UsageError("--into writes one message: leave --count out")
+    if into == "-" and sys.stdout.isatty():
+        raise click.UsageError("--into - writes a message as it is, which is not for a terminal: name a file")
     if into != "-" and Path(into).exists():
         raise click.UsageError(f"{into} exists: name a new file")
 
@@ -154,7 +158,7 @@ def _batches(
 
 def _write(messages: Sequence[Message], text: Callable[[Message], bytes]) -> None:
     """Print whole lines and see them leave: what is acknowledged next does not come again."""
-    write_out(b"".join([text(message) for message in messages]))
+    write_messages(b"".join([text(message) for message in messages]))
 
 
 def _plain(key_separator: str | None) -> Callable[[Message], bytes]:

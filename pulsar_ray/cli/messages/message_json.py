@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
-import json
 from typing import TYPE_CHECKING, Any
+
+from pulsar_ray.broker.serving.logs.log_lines import json_line
 
 if TYPE_CHECKING:
     from pulsar_ray.client.received.message import Message
@@ -24,7 +25,7 @@ def message_json(message: Message) -> bytes:
         "producer_name": message.producer_name(),
         **_value(message),
     }
-    return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+    return json_line(fields).encode() + b"\n"
 
 
 def _value(message: Message) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from rich.progress import (
 )
 from rich.progress import Progress as RichProgress
 
+from pulsar_ray.broker.serving.logs.log_lines import one_line
 from pulsar_ray.cli.console import err
 
 SHOWN_AFTER_S = 1.0
@@ -58,7 +59,7 @@ class ShownProgress:
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        self._task = self._rich.add_task(doing, total=total)
+        self._task = self._rich.add_task(one_line(doing), total=total)
         self._timer = threading.Timer(SHOWN_AFTER_S, self._show)
         self._timer.daemon = True
         self._timer.start()
@@ -76,7 +77,7 @@ class ShownProgress:
     def reached(self, count: int, doing: str | None = None) -> None:
         """So much is done by now; `doing` says what of."""
         if self._rich is not None:
-            self._rich.update(self._task, completed=count, description=doing)
+            self._rich.update(self._task, completed=count, description=doing and one_line(doing))
 
     def between(self, write: Callable[[], None]) -> None:
         """Call `write`, which prints lines, while the line of progress is not there."""

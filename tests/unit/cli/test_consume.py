@@ -5,7 +5,10 @@ import json
 import sys
 from typing import Any
 
+import click
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pulsar_ray.cli.main import main
 from pulsar_ray.cli.messages.consume import TYPES
@@ -39,6 +42,76 @@ def test_json_has_text_or_base64_or_null(run: Run) -> None:
     assert second["value_base64"] == "/w=="
     assert "value" not in second
     assert third["value"] is None
+
+
+class Terminal(io.TextIOWrapper):
+    """Standard output that somebody looks at."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+STEERING = (
+    "\x1b[2J",
+    "\x1b]0;title\x07",
+    "\r",
+    "\x7f",
+    "\x9b31m",
+    "\u202e",
+    "\u2066",
+    "\u2028",
+    "\U000e0001",
+)
+SHOWN = "a\tb\nc ä \u3000\u05d0\u200d\U0001f469"
+
+
+def consumed_on_a_terminal(monkeypatch: pytest.MonkeyPatch, value: bytes, *arguments: str) -> str:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", Terminal(written, encoding="utf-8", write_through=True))
+    target = FakeTarget(consumer=FakeConsumer([[(value, "k\x1b[31m")]]))
+    main(["consume", "t", "-s", "s", "--no-follow", *arguments], obj=target, standalone_mode=False)
+    return written.getvalue().decode()
+
+
+@pytest.mark.parametrize("sign", STEERING)
+def test_a_terminal_is_not_steered_by_messages(monkeypatch: pytest.MonkeyPatch, sign: str) -> None:
+    for arguments in ((), ("--key-separator", ":"), ("--json",)):
+        shown = consumed_on_a_terminal(monkeypatch, f"<{sign}>".encode(), *arguments)
+        assert not set(sign) & set(shown) - set("[2J]0;title31m")
+        assert shown.replace("\n", "").isprintable()
+        assert shown.count("\n") == 1
+
+
+def test_a_terminal_shows_text_as_it_is_and_bytes_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert consumed_on_a_terminal(monkeypatch, SHOWN.encode()) == SHOWN + "\n"
+    assert consumed_on_a_terminal(monkeypatch, b"<\xff\x9b>") == "<\\xff\\x9b>\n"
+
+
+@pytest.mark.parametrize("sign", STEERING)
+def test_a_file_or_pipe_gets_every_byte(run: Run, sign: str) -> None:
+    consumer = FakeConsumer([[(sign.encode(), None)]])
+    result = run(FakeTarget(consumer=consumer), "consume", "t", "-s", "s", "--no-follow")
+    assert result.stdout_bytes == sign.encode() + b"\n"
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@given(TEXTS)
+def test_json_says_the_same_with_every_sign_to_be_seen(value: str) -> None:
+    written = io.BytesIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdout", io.TextIOWrapper(written, write_through=True))
+        target = FakeTarget(consumer=FakeConsumer([[(value.encode(), value)]]))
+        main(["consume", "t", "-s", "s", "--no-follow", "--json"], obj=target, standalone_mode=False)
+        line = written.getvalue().decode()
+    assert line[:-1].isprintable()
+    assert json.loads(line)["value"] == value
+
+
+def test_a_message_as_it_is_does_not_go_to_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(click.UsageError, match="name a file"):
+        consumed_on_a_terminal(monkeypatch, b"x", "--into", "-")
 
 
 def test_it_stops_after_count_and_acknowledges_no_more(run: Run) -> None:

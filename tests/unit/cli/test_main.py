@@ -170,3 +170,16 @@ def test_a_defect_is_shown_as_one(run: Run) -> None:
 def test_ctrl_c_is_exit_code_130(run: Run) -> None:
     result = run(failing(KeyboardInterrupt()), "topics", "list")
     assert result.exit_code == 130
+
+
+def test_what_the_library_remarks_does_not_steer_the_terminal() -> None:
+    code = (
+        "import logging\n"
+        "from pulsar_ray.cli.main import main\n"
+        "try:\n"
+        "    main(['topics', '--help'])\n"
+        "except SystemExit:\n"
+        "    logging.getLogger('pulsar_ray.client').warning('topic %s', '\\x1b[31m\\u202e\\nx')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == "topic \\x1b[31m\\u202e\nx\n"

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.fakes import FakeTarget
@@ -30,6 +32,21 @@ def test_names_one_per_line_for_other_programs(run: Run) -> None:
     assert run(target, "topics", "list").stdout == "a\nb\n"
     assert json.loads(run(target, "topics", "list", "--json").stdout) == {"a": 0, "b": 4}
     assert run(target, "topics", "list", "--namespace", "x/y").stdout == ""
+
+
+def test_a_table_on_a_terminal_shows_names_as_they_can_be_read(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = io.StringIO()
+    console = Console(file=written, force_terminal=True, width=300, highlight=False)
+    monkeypatch.setattr("pulsar_ray.cli.administration.topics.out", lambda: console)
+    target = FakeTarget()
+    target.the_admin.topic_partitions = {ODD: 0}
+    run(target, "topics", "list")
+    assert ODD_AS_SHOWN in written.getvalue()
+    assert run(target, "topics", "list", "--namespace", ODD).exit_code == 0
+    assert written.getvalue().count("[red]") == 2
+    assert "\x1b[31m" not in written.getvalue()
 
 
 def test_create_grow_and_delete(run: Run) -> None:

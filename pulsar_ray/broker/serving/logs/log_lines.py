@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,17 @@ def one_line(text: str) -> str:
     return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
 
+def json_line(fields: Mapping[str, Any]) -> str:
+    """Write JSON in one line, with signs that are not to be printed escaped.
+
+    Of those `json` leaves many as they are.
+    """
+    line = json.dumps(fields, ensure_ascii=False)
+    if line.isprintable():
+        return line
+    return "".join(sign if sign.isprintable() else json.dumps(sign)[1:-1] for sign in line)
+
+
 def about(*, topic: str = "", subscription: str = "") -> dict[str, str]:
     """Name the topic of a line, as the `extra` of a logging call."""
     given = {"topic": topic, "subscription": subscription}
@@ -54,7 +66,7 @@ class LineFormatter(logging.Formatter):
         """Return the line, without its end."""
         fields = self._fields(record)
         if self._form == JSON:
-            return json.dumps(fields, ensure_ascii=False)
+            return json_line(fields)
         node = f"{fields['host']}/{fields['node']}" if fields["node"] else fields["host"]
         line = (
             f"{fields['time']} {fields['level']} {fields['component']} node={_word(node)} "

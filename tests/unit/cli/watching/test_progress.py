@@ -52,6 +52,14 @@ def test_how_far_it_is_comes_with_the_unit(screen: io.StringIO) -> None:
         _shows(screen, "0:00:00")
 
 
+def test_names_do_not_steer_the_terminal(screen: io.StringIO) -> None:
+    with progress("sending \x1b]0;x\x07\u202e[red]", 2, Unit.ITEMS) as shown:
+        _shows(screen, r"sending \x1b]0;x\x07\u202e[red]")
+        shown.reached(1, "p/\x9b2J")
+        _shows(screen, r"p/\x9b2J")
+    assert not {"\x07", "\u202e", "\x9b"} & set(screen.getvalue())
+
+
 def test_the_line_is_gone_at_the_end(screen: io.StringIO) -> None:
     with progress("waiting") as shown:
         _shows(screen, "waiting")
