@@ -10,7 +10,7 @@ import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from pulsar_ray.format.checksum import Buffer
 
@@ -90,3 +90,20 @@ def write_fully(disk: Disk, fd: int, data: Buffer) -> None:
     view = memoryview(data).cast("B")
     while len(view):
         view = view[disk.writev(fd, [view]) :]
+
+
+def make_closed(path: Path) -> None:
+    """Make a directory that group and others cannot enter, whatever the umask.
+
+    Those above it that are missing are made as closed. Raises OSError.
+    """
+    for missing in reversed([place for place in (path, *path.parents) if not place.exists()]):
+        missing.mkdir(0o700, exist_ok=True)
+
+
+def create_closed(path: Path) -> BinaryIO:
+    """Open a file to be written anew, for its owner alone.
+
+    The umask does not matter; a file that is there keeps its mode.
+    """
+    return open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600))

@@ -20,7 +20,7 @@ from pulsar_ray.broker.subscription.delayed.delayed_tracker import index_directo
 from pulsar_ray.errors import BrokerPersistenceError, CorruptData, InvalidConfiguration
 from pulsar_ray.format.segment import SEGMENT_HEADER_SIZE
 from pulsar_ray.ledger.directory_owner import read_epoch_slots
-from pulsar_ray.ledger.disk import SYSTEM_DISK
+from pulsar_ray.ledger.disk import SYSTEM_DISK, create_closed, make_closed
 from pulsar_ray.ledger.reader import SegmentGone
 from pulsar_ray.ledger.record_log import read_log_bytes
 from pulsar_ray.ledger.recovery import SegmentScan
@@ -33,6 +33,7 @@ from pulsar_ray.managed_ledger.cursor.cursor_store import LOG_NAME as CURSOR
 from pulsar_ray.managed_ledger.delayed.delayed_index import LOG_NAME as DELAYED_INDEX
 from pulsar_ray.managed_ledger.log.manifest.manifest_log import MANIFEST, read_manifest
 from pulsar_ray.managed_ledger.log.partition_directories import partition_numbers
+from pulsar_ray.managed_ledger.store.store_directory import close_to_others
 from pulsar_ray.managed_ledger.store.store_identity import CATALOG_FILE, read_identity, write_identity
 from pulsar_ray.managed_ledger.store.wake_times import NOTE
 
@@ -51,8 +52,9 @@ class BackupReport(NamedTuple):
 def back_up(source: Path, target: Path, now_ms: int, progress: Progress = lambda _: None) -> BackupReport:
     """Copy a data directory into a new or empty one; durable when this returns.
 
-    Every message that was confirmed before the call is there. Nothing serves the copy until somebody adopts
-    it. One that was broken off has no `store.json`, and is no data directory.
+    Every message that was confirmed before the call is there, and only the owner of the copy can read it.
+    Nothing serves the copy until somebody adopts it. One that was broken off has no `store.json`, and is no
+    data directory.
 
     Raises InvalidConfiguration for such a target, NotOurDataDirectory, CorruptData if `store.json`, the
     catalog, a manifest or a cursor is damaged, BrokerPersistenceError, OSError.
@@ -62,6 +64,8 @@ def back_up(source: Path, target: Path, now_ms: int, progress: Progress = lambda
     identity = read_identity(source)
     if identity is None:
         raise CorruptData(str(source / "store.json"), 0, "it is missing beside topics: put it back")
+    make_closed(target)
+    close_to_others(target)
     _make(target / LEDGERS)
     has_catalog = (source / CATALOG_FILE).exists()
     wanted = partition_numbers(source / LEDGERS)
@@ -97,7 +101,7 @@ def _check_target(source: Path, target: Path) -> None:
 
 
 def _make(path: Path) -> None:
-    path.mkdir(0o700, parents=True, exist_ok=True)
+    make_closed(path)
     SYSTEM_DISK.fsync_dir(path.parent)
 
 
@@ -220,11 +224,10 @@ def _copy_log(source: Path, target: Path, name: str) -> bool:
         return False
     log, content = found
     path = target / log.path.name
-    with path.open("wb") as file:
+    with create_closed(path) as file:
         file.write(content[: log.size])
         file.flush()
         os.fsync(file.fileno())
-    path.chmod(0o600)
     return True
 
 
@@ -247,7 +250,7 @@ def _sound_end(segment: SegmentInfo) -> int:
 
 def _copy_bytes(source: Path, target: Path, length: int, progress: Callable[[int], None]) -> None:
     """Copy the front of a file, durably; the file system may share the blocks."""
-    with source.open("rb") as of_source, target.open("wb") as of_target:
+    with source.open("rb") as of_source, create_closed(target) as of_target:
         done = 0
         while done < length:
             count = _copy_some(of_source.fileno(), of_target.fileno(), min(_CHUNK_BYTES, length - done), done)
@@ -257,7 +260,6 @@ def _copy_bytes(source: Path, target: Path, length: int, progress: Callable[[int
             progress(count)
         of_target.flush()
         os.fsync(of_target.fileno())
-    target.chmod(0o600)
 
 
 def _copy_some(source: int, target: int, length: int, offset: int) -> int:

@@ -18,6 +18,7 @@ from pulsar_ray.format.block import encode_block
 from pulsar_ray.format.frame import HOLDS_MARKED_BLOCKS, BlockSpan, FrameHeader, encode_frame_header
 from pulsar_ray.format.metadata import BlockMetadata, ChunkInfo
 from pulsar_ray.format.segment import SEGMENT_HEADER_SIZE, SegmentHeader
+from pulsar_ray.ledger.disk import create_closed
 from pulsar_ray.ledger.reader import SegmentReader
 from pulsar_ray.ledger.recovery import SegmentScan
 from pulsar_ray.ledger.segment_file import SegmentInfo
@@ -79,7 +80,7 @@ def write_without_damage(segment: SegmentInfo, identity: TopicIdentity, last: in
     file may be missing.
     """
     length = 0
-    with target.open("wb") as file:
+    with create_closed(target) as file:
         for part in _parts(segment, identity, last):
             length += file.write(part)
         file.flush()

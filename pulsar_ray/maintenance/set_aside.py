@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-from pulsar_ray.ledger.disk import SYSTEM_DISK
+from pulsar_ray.ledger.disk import SYSTEM_DISK, create_closed, make_closed
 
 SET_ASIDE = "repaired"
 """Below the data directory; each repair has a directory there, named by its time."""
@@ -29,7 +29,7 @@ class SetAside:
     def keep(self, path: Path) -> None:
         """Keep a file durably; it may be replaced then, but not written to."""
         kept = self.place_of(path)
-        kept.parent.mkdir(0o700, parents=True, exist_ok=True)
+        make_closed(kept.parent)
         if not kept.exists():
             try:
                 kept.hardlink_to(path)
@@ -40,7 +40,7 @@ class SetAside:
     def take(self, path: Path) -> None:
         """Move a file or directory here."""
         kept = self.place_of(path)
-        kept.parent.mkdir(0o700, parents=True, exist_ok=True)
+        make_closed(kept.parent)
         os.replace(path, kept)
         SYSTEM_DISK.fsync_dir(kept.parent)
         SYSTEM_DISK.fsync_dir(path.parent)
@@ -48,8 +48,8 @@ class SetAside:
     def keep_front(self, path: Path, length: int) -> None:
         """Keep the first bytes of a file, which may be written over then."""
         kept = self.place_of(path).with_name(f"{path.name}.front")
-        kept.parent.mkdir(0o700, parents=True, exist_ok=True)
-        with path.open("rb") as source, kept.open("wb") as file:
+        make_closed(kept.parent)
+        with path.open("rb") as source, create_closed(kept) as file:
             file.write(source.read(length))
             file.flush()
             os.fsync(file.fileno())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from pulsar_ray.cli.target import Target
 from pulsar_ray.errors import CorruptData, DataDirectoryInUse, InvalidConfiguration, NotOurDataDirectory
 from pulsar_ray.maintenance.adoption import adopt_copy
 from pulsar_ray.maintenance.backup import back_up
+from pulsar_ray.maintenance.repair import repair_directory
 from pulsar_ray.maintenance.verify import verify_directory
 from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory
 from pulsar_ray.managed_ledger.cursor.cursor_store import CursorStore, read_cursor
@@ -24,11 +27,69 @@ from pulsar_ray.model.position import Position
 from tests.stored_blocks import append, change
 from tests.stored_directory import MESSAGES, SUBSCRIPTION, StoredTopic, make_directory
 from tests.unit.cli.conftest import run
-from tests.unit.maintenance.test_verify import flip, spoil_manifest
+from tests.unit.maintenance.test_verify import (
+    FIRST_FRAME,
+    flip,
+    frame_length,
+    lose_cursor,
+    lose_manifest,
+    spoil_cursor,
+    spoil_epoch,
+    spoil_index,
+    spoil_manifest,
+)
 
 __all__ = ["run"]
 
 NOW_MS = 5000
+
+
+@contextlib.contextmanager
+def careless_umask() -> Iterator[None]:
+    """As of a shell that says `umask 0`: what is made is open to everybody, if it is not made closed."""
+    former = os.umask(0)
+    try:
+        yield
+    finally:
+        os.umask(former)
+
+
+def open_to_others(directory: Path) -> list[str]:
+    places = (directory, *directory.rglob("*"))
+    return [f"{path} {path.lstat().st_mode:o}" for path in places if path.lstat().st_mode & 0o077]
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_nothing_of_a_copy_is_open_to_others(tmp_path: Path, is_there: bool) -> None:
+    target = tmp_path / "backups" / "monday"
+    make_directory(tmp_path / "data", is_closed=True)
+    with careless_umask():
+        if is_there:
+            target.mkdir(parents=True)
+        back_up(tmp_path / "data", target, NOW_MS)
+        adopt_copy(target)
+    assert open_to_others(target) == []
+
+
+def spoil_entry(topic: StoredTopic) -> None:
+    flip(topic.segment, FIRST_FRAME + 2 * frame_length(topic) + 70)
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+@pytest.mark.parametrize(
+    "spoil", [spoil_manifest, lose_manifest, spoil_cursor, lose_cursor, spoil_index, spoil_epoch, spoil_entry]
+)
+def test_nor_is_anything_that_a_repair_makes(
+    tmp_path: Path, spoil: Callable[[StoredTopic], None], is_closed: bool
+) -> None:
+    data = tmp_path / "data"
+    topic, _ = make_directory(data, is_closed=is_closed)
+    spoil(topic)
+    for path in (data, *data.rglob("*")):
+        path.chmod(path.stat().st_mode & 0o700)
+    with careless_umask():
+        assert repair_directory(data, NOW_MS, is_dry_run=False, cuts_damaged=True).repairs
+    assert open_to_others(data) == []
 
 
 def copied(topic: StoredTopic, target: Path) -> StoredTopic:
