@@ -34,7 +34,7 @@ from pulsar_ray.errors import Moved, PulsarException, TopicNotFound
 from pulsar_ray.lane.user_directory import user_directory
 from pulsar_ray.managed_ledger.store.store_directory import hold_cluster_lock
 from pulsar_ray.model.policies import PolicyUpdate
-from pulsar_ray.session.exchange_bytes import pack_answer, unpack_call
+from pulsar_ray.session.exchange_bytes import pack_answer, unpack_head, unpack_packets
 from pulsar_ray.transport.actor_names import CONTROLLER
 from pulsar_ray.transport.ray_cluster import RayCluster
 from pulsar_ray.transport.this_ray import (
@@ -253,8 +253,8 @@ class LaneActor:
         """See SessionHost.exchange; both ways as `exchange_bytes` packs it."""
         host = self._host
         assert host is not None
-        call = unpack_call(packed)
-        return pack_answer(*await self._guarded(lambda: host.exchange(*call)))
+        head = unpack_head(packed)
+        return pack_answer(*await self._guarded(lambda: host.exchange(*head, lambda: unpack_packets(packed))))
 
     async def stay(self, session_id: int, attachment: int, token: bytes) -> None:
         """Answer when the session ends; the client owns this call, for `watch`."""

@@ -18,7 +18,8 @@ Check = Callable[[Any], bool]
 BatchRows = tuple[int, int, tuple[tuple[int, int], ...]]
 """(ledger id, entry id, half-open row ranges of the batch)."""
 
-_END = 2**63
+NUMBER_END = 2**63
+"""Numbers are kept and reported in 64 bits with a sign."""
 _ROW_END = 2**31
 _ACCESS_MODES = frozenset(map(int, ProducerAccessMode))
 _CONSUMER_TYPES = frozenset(map(int, ConsumerType))
@@ -26,12 +27,12 @@ _CONSUMER_TYPES = frozenset(map(int, ConsumerType))
 
 def is_number(value: Any) -> bool:
     """A count, an id or a place; -1 where there is none."""
-    return type(value) is int and -1 <= value < _END
+    return type(value) is int and -1 <= value < NUMBER_END
 
 
 def is_incarnation(value: Any) -> bool:
     """A random number of 64 bits."""
-    return type(value) is int and 0 <= value < 2 * _END
+    return type(value) is int and 0 <= value < 2 * NUMBER_END
 
 
 def is_text(value: Any) -> bool:
@@ -66,7 +67,7 @@ def are_rows_of(width: int, values: Any) -> bool:
     if set(map(type, values)) != {tuple} or set(map(len, values)) != {width}:
         return False
     numbers = list(chain.from_iterable(values))
-    return set(map(type, numbers)) == {int} and min(numbers) >= -1 and max(numbers) < _END
+    return set(map(type, numbers)) == {int} and min(numbers) >= -1 and max(numbers) < NUMBER_END
 
 
 def _is_access_mode(value: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, get_type_hints
 
 from pulsar_ray.errors import ProtocolError
-from pulsar_ray.session.field_checks import Check
+from pulsar_ray.session.field_checks import NUMBER_END, Check
 from pulsar_ray.session.requests import (
     Acknowledge,
     Call,
@@ -33,9 +33,13 @@ def check_request(request: Request) -> None:
     kind = type(request)
     plain = _PLAIN.get(kind)
     if plain is not None:
-        if tuple(map(type, request)) != plain:
-            wrong = [type(value) is not wanted for value, wanted in zip(request, plain, strict=True)]
+        types, count = plain
+        if tuple(map(type, request)) != types:
+            wrong = [type(value) is not wanted for value, wanted in zip(request, types, strict=True)]
             raise _refusal(request, wrong.index(True))
+        numbers: Any = request[:count]
+        if max(numbers) >= NUMBER_END or min(numbers) < -1:
+            raise _refusal(request, [-1 <= number < NUMBER_END for number in numbers].index(False))
         return
     checks = _CHECKS.get(kind)
     if checks is None:
@@ -50,9 +54,13 @@ def _refusal(request: Request, place: int) -> ProtocolError:
     return ProtocolError(f"{type(request).__name__}: {name} cannot be {value!r:.100}")
 
 
-def _types_of(kind: type[Any]) -> tuple[type[Any], ...]:
-    """The declared types of the fields."""
-    return tuple(get_type_hints(kind).values())
+def _plain(kind: type[Any]) -> tuple[tuple[type[Any], ...], int]:
+    """The declared types of the fields, and how many are numbers or flags.
+
+    Texts follow those.
+    """
+    types = tuple(get_type_hints(kind).values())
+    return types, sum(declared is not str for declared in types)
 
 
 def _checks_of(kind: type[Any]) -> tuple[Check, ...]:
@@ -60,9 +68,9 @@ def _checks_of(kind: type[Any]) -> tuple[Check, ...]:
     return tuple(hint.__metadata__[0] for hint in get_type_hints(kind, include_extras=True).values())
 
 
-# The types say enough of the frequent ones.
-_PLAIN: dict[type[Any], tuple[type[Any], ...]] = {
-    kind: _types_of(kind) for kind in (Publish, Credit, Ping, CloseEndpoint, RedeliverUnacknowledged, Follow)
+# The types, and one range for all numbers, say enough of the frequent ones.
+_PLAIN: dict[type[Any], tuple[tuple[type[Any], ...], int]] = {
+    kind: _plain(kind) for kind in (Publish, Credit, Ping, CloseEndpoint, RedeliverUnacknowledged, Follow)
 }
 _CHECKS: dict[type[Any], tuple[Check, ...]] = {
     kind: _checks_of(kind)

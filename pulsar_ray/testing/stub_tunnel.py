@@ -53,7 +53,9 @@ class StubTunnel:
         packets = [(number, bytes(packet)) for number, packet in up[1]]
 
         def call() -> Future[Any]:
-            return actor.submit(lambda: actor.host.exchange(session_id, attachment, token, up[0], packets))
+            return actor.submit(
+                lambda: actor.host.exchange(session_id, attachment, token, up[0], lambda: packets)
+            )
 
         future = None
         if fate.after_s == 0.0:

@@ -317,9 +317,16 @@ def test_the_tunnel_takes_no_wrong_token(broker: Broker) -> None:
     reply = broker.cluster.attach(topic, "guesser", want_tcp=False, attempt=1, timeout_s=5)
     actor = broker.cluster.partition(topic)
     wrong = secrets.token_bytes(32)
-    call = actor.submit(lambda: actor.host.exchange(reply.session_id, reply.attachment, wrong, 0, []))
+    unpacked: list[bytes] = []
+
+    def unpack() -> list[tuple[int, bytes]]:
+        unpacked.append(wrong)
+        return []
+
+    call = actor.submit(lambda: actor.host.exchange(reply.session_id, reply.attachment, wrong, 0, unpack))
     with pytest.raises(SessionLost):
         actor.result(call, 5)
+    assert unpacked == []
 
 
 def remember(confirmed: list[bytes], value: bytes) -> Callable[[Any, MessageId], None]:

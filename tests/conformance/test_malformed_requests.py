@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pulsar_ray import ConsumerType, MessageId
+from pulsar_ray.broker.figures.actor_report import ActorReport
 from pulsar_ray.client.client import Client
 from pulsar_ray.errors import MessageTooBig, ProtocolError, PulsarException, Timeout
 from pulsar_ray.format.payload import encode_single
@@ -20,6 +21,7 @@ from pulsar_ray.session.packet import Packet, encode_packet
 from pulsar_ray.session.requests import (
     PROTOCOL_VERSION,
     TYPE_OF,
+    Credit,
     OpenConsumer,
     OpenProducer,
     Ping,
@@ -73,10 +75,10 @@ class Vandal:
             assert reply.unix_path is not None
             hello = HelloFields(PROTOCOL_VERSION, reply.session_id, reply.token, reply.attachment)
             self._lane = LaneConnection.connect(UnixAddress(reply.unix_path), hello, self)
-            self._lane.send(encode_request(self._opening()))
+            self._lane.send(encode_request(self.opening()))
         return self._lane
 
-    def _opening(self) -> Any:
+    def opening(self) -> Any:
         if self._kind == PARTITION:
             return OpenProducer(1, ENDPOINT, self._name, 99, 0, 0, 0, False)
         start = {"target": "earliest", "inclusive": True} if self._kind == READERS else None
@@ -107,6 +109,14 @@ class Vandal:
             self._lane.close()
 
 
+def reported(broker: Broker, address: str) -> bytes:
+    """What an actor tells the metrics of its node."""
+    actor = broker.cluster._actors[address]
+    server: Any = actor.server
+    report: ActorReport = actor.result(actor.submit(server.report), 20)
+    return report.encode()
+
+
 @pytest.mark.parametrize("transport", ["socket"], indirect=True)
 @pytest.mark.parametrize("kind", [PARTITION, DISPATCHER, READERS])
 def test_no_actor_dies_of_what_a_client_says(
@@ -131,12 +141,29 @@ def test_no_actor_dies_of_what_a_client_says(
         vandal.say(encode_packet(*of_any_types(rng)))
         vandal.say(encode_request(nonsense.request()))
     vandal.leave()
+    assert ActorReport.decode(reported(broker, address)).kind
     assert broker.cluster.fatal_errors == []
     assert any(isinstance(error, ProtocolError) for error in vandal.errors)
     producer.send(b"after")
     assert values(kept, 21) == [*sent, b"after"]
     assert [reader.read_next(20_000).data() for _ in range(21)] == [*sent, b"after"]
     assert broker.stored(topic) == [*sent, b"after"]
+
+
+@pytest.mark.parametrize("transport", ["socket"], indirect=True)
+@pytest.mark.parametrize("credit", [2**63 - 1, 2**63, 2**64 - 1])
+def test_no_credit_ends_the_metrics_of_a_subscription(broker: Broker, client: Client, credit: int) -> None:
+    topic = broker.topic()
+    client.subscribe(topic, "s", ConsumerType.Shared).close()
+    (address,) = [address for address in broker.cluster.addresses if " -> s" in address]
+    vandals = [Vandal(broker, address, DISPATCHER, f"vandal-{number}") for number in range(4)]
+    for number, vandal in enumerate(vandals):
+        vandal.say(encode_request(vandal.opening()._replace(incarnation=100 + number)))
+        vandal.say(encode_request(Credit(ENDPOINT, credit, 0, 0)))
+    assert ActorReport.decode(reported(broker, address)).subscription == "s"
+    assert [bool(vandal.errors) for vandal in vandals] == [credit >= 2**63] * 4
+    for vandal in vandals:
+        vandal.leave()
 
 
 @pytest.mark.parametrize("transport", ["socket"], indirect=True)
@@ -177,7 +204,7 @@ def test_nor_of_what_comes_through_the_tunnel(broker: Broker, client: Client, rn
     for number in range(50):
         reply = broker.cluster.attach(topic, f"vandal-{number}", want_tcp=False, attempt=1, timeout_s=20)
         packet = b"".join(encode_packet(*of_any_types(rng)))
-        arguments: Any = (reply.session_id, reply.attachment, reply.token, 0, [(1, packet)])
+        arguments: Any = (reply.session_id, reply.attachment, reply.token, 0, partial(list, [(1, packet)]))
         call = actor.submit(partial(actor.host.exchange, *arguments))
         try:
             actor.result(call, 20)

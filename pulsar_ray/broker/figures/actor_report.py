@@ -97,7 +97,8 @@ class ActorReport:
 
     def encode(self) -> bytes:
         """Encode the report as msgpack."""
-        packed: bytes = msgpack.packb(asdict(self))
+        # Clients say how much room they have: a sum of what they say may be too large for an int of msgpack.
+        packed: bytes = msgpack.packb(asdict(self), default=float)
         return packed
 
     @classmethod

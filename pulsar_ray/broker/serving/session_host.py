@@ -176,16 +176,19 @@ class SessionHost:
         attachment: int,
         token: bytes,
         last_received: int,
-        packets: Sequence[tuple[int, Any]],
+        packets: Callable[[], Sequence[tuple[int, Any]]],
     ) -> tuple[int, list[tuple[int, bytes]]]:
-        """One tunnel call: packets up at once, packets down as soon as there are any."""
+        """One tunnel call: packets up at once, packets down as soon as there are any.
+
+        `packets` gives those that came up; it is asked once the token is found to be right.
+        """
         session = self.sessions.admit(session_id, token, attachment)
         carrier = session.carrier
         if not isinstance(carrier, TunnelCarrier):
             carrier = TunnelCarrier(self._loop)
             self.sessions.carry(session, carrier, self._clock.monotonic_ms())
         return await carrier.exchange(
-            last_received, packets, lambda received: self.receive(session, received)
+            last_received, packets(), lambda received: self.receive(session, received)
         )
 
     async def stay(self, session_id: int, attachment: int, token: bytes) -> None:

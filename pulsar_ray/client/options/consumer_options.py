@@ -84,7 +84,7 @@ class ConsumerOptions:
     consumer_type: Annotated[ConsumerType, member(ConsumerType)] = ConsumerType.Exclusive
     schema: DeclaredSchema = field(default_factory=BytesSchema)
     message_listener: Annotated[Callable[..., Any] | None, function("a function (Consumer, Message)")] = None
-    receiver_queue_size: Count = 1000
+    receiver_queue_size: Annotated[int, number(0, MAX_INT)] = 1000
     max_total_receiver_queue_size_across_partitions: Count = 50_000
     consumer_name: OptionalText = None
     unacked_messages_timeout_ms: Annotated[int | None, optional_number(0)] = None
@@ -261,7 +261,7 @@ class ReaderOptions:
     start_message_id: Annotated[MessageId, instance(MessageId, "a MessageId")]
     schema: DeclaredSchema = field(default_factory=BytesSchema)
     reader_listener: Annotated[Callable[..., Any] | None, function("a function (Reader, Message)")] = None
-    receiver_queue_size: Count = 1000
+    receiver_queue_size: Annotated[int, number(0, MAX_INT)] = 1000
     reader_name: OptionalText = None
     subscription_role_prefix: OptionalText = None
     is_read_compacted: Flag = False
