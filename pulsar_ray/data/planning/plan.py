@@ -107,8 +107,14 @@ Topics = Sequence[str] | re.Pattern[str]
 
 
 def as_topics(value: str | Topics) -> Topics:
-    """Normalise what is to be read; raises InvalidConfiguration for no topic at all."""
+    """Normalise what is to be read.
+
+    Raises InvalidConfiguration for no topic at all, InvalidTopicName for a pattern that no topics have.
+    """
     if isinstance(value, re.Pattern):
+        from pulsar_ray.client.consumer.topic_pattern import TopicPattern  # noqa: PLC0415 - readers have none
+
+        TopicPattern(value)
         return value
     names = [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
     if not names:
