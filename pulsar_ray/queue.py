@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import ray.cloudpickle
 from ray.util.queue import Empty, Full
@@ -22,7 +22,8 @@ from ray.util.queue import Empty, Full
 from pulsar_ray.admin.admin import Admin
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer.consumer import Consumer
-from pulsar_ray.client.options.checks import check_number
+from pulsar_ray.client.options.checks import check_number, check_optional
+from pulsar_ray.client.options.policies import ConsumerDeadLetterPolicy
 from pulsar_ray.client.producer.producer import Producer
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.errors import AlreadyClosed
@@ -33,11 +34,27 @@ from pulsar_ray.model.topic_name import TopicName
 __all__ = ["Empty", "Full", "Queue"]
 
 SUBSCRIPTION = "queue"
+MAX_FAILURES = 16
+"""An item that fails more often goes to the dead letter topic."""
+NAMELESS_UNUSED_MINUTES = 7 * 24 * 60
+_THEN_DELETED_AFTER_S = 60
+_FAILED_COMES_AGAIN_MS = 1000
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.01, 0.25
 """How often a full queue is looked at: less often the longer it is full."""
 _PROMPT_S = 1.0
 """An item that is there comes within that time, unless another getter has it."""
 _NEVER = float("inf")
+
+
+@runtime_checkable
+class Serializer(Protocol):
+    """Makes items bytes, or text, and back; the module `json` is one."""
+
+    def dumps(self, obj: Any, /) -> bytes | str:
+        """Return the item as it is stored."""
+
+    def loads(self, data: bytes, /) -> Any:
+        """Return the item that is stored so."""
 
 
 class Queue:
@@ -46,12 +63,17 @@ class Queue:
     Arguments and methods are those of `ray.util.queue.Queue`, with the same exceptions; a handle can be
     passed to tasks and actors. `name` is the queue's topic, by which others find it; without one it has a
     name of its own and is found through its handle only. `client` is the client to work with (None: a new
-    `Client()`). `actor_options` has no effect, for there is no such actor.
+    `Client()`). `actor_options` has no effect, for there is no such actor. `serializer` makes items bytes and
+    back with its `dumps` and `loads`, as the modules `json` and `pickle` do (None: cloudpickle). All handles
+    of a queue need the same one. To load a pickle is to run what its writer wrote, and everybody who may
+    publish to the topic is one: give another serializer where that is too much.
 
-    An item is pickled, and durable once `put` returns. `get` returns once it is durable that the item is
-    taken, so that no crash brings it back; an item that a process had received and not returned when it was
-    killed comes to another getter. Order is that of the puts, except for items that come again. `maxsize` is
-    checked when something is put: several processes at once may exceed it, by one call each.
+    An item is durable once `put` returns. `get` returns once it is durable that the item is taken, so that
+    no crash brings it back; an item that a process had received and not returned when it was killed comes to
+    another getter, and so does one that could not be loaded. If that happens more than 16 times, it goes to
+    the queue `<name>-queue-DLQ`. Order is that of the puts, except for items that come again. `maxsize` is
+    checked when something is put: several processes at once may exceed it, by one call each. A queue without
+    a name that nobody has had a handle of for a week is deleted with its items.
     """
 
     def __init__(
@@ -61,13 +83,17 @@ class Queue:
         *,
         name: str | None = None,
         client: Client | None = None,
+        serializer: Serializer | None = None,
         _is_passed_on: bool = False,
     ) -> None:
         check_number("maxsize", maxsize)
+        check_optional("serializer", serializer, Serializer, "an object with functions dumps and loads")
         if actor_options:
             warnings.warn("actor_options have no effect: a durable queue is a topic", stacklevel=2)
         self.maxsize = maxsize
         self.topic = TopicName.parse(f"queue-{uuid.uuid4().hex}" if name is None else name).full
+        self._serializer: Serializer = ray.cloudpickle if serializer is None else serializer
+        self._ends_by_itself = name is None
         self._is_own_client = client is None
         self._client = client
         self._lock = threading.RLock()
@@ -89,8 +115,10 @@ class Queue:
                 self._client = Client()
             if self._known is None:
                 self._known = Admin._on(self._client.cluster)  # noqa: SLF001 - the broker that is found already
-                # From now on the topic keeps what is put.
-                self._subscribed(self._client).close()
+                # From now on the topic keeps what is put, and knows that somebody has a handle.
+                self._resting.append(self._subscribed(self._client))
+                if self._ends_by_itself:
+                    _let_end(self._known, self.topic)
             return self._client
 
     @property
@@ -129,14 +157,14 @@ class Queue:
         A full queue is waited for if `block`, for at most `timeout` seconds. Raises Full, ValueError for a
         negative timeout, and what `Producer.send` raises.
         """
-        data = _pickled(item)
+        data = self._dumped(item)
         for pause_s in self._pauses(block=block, timeout=timeout):
             time.sleep(pause_s)
         self._producer().send(data)
 
     async def put_async(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         """Put an item as `put` does; a cancelled one may have been put."""
-        data = _pickled(item)
+        data = self._dumped(item)
         pauses = self._pauses(block=block, timeout=timeout)
         while (pause_s := await asyncio.to_thread(next, pauses, None)) is not None:
             await asyncio.sleep(pause_s)
@@ -151,11 +179,11 @@ class Queue:
         """Put all items in their order, or raise Full without putting any."""
         if not isinstance(items, Iterable):
             raise TypeError("Argument 'items' must be an Iterable")
-        pickled = [_pickled(item) for item in items]
-        if self.maxsize > 0 and (size := self.size()) + len(pickled) > self.maxsize:
-            raise Full(f"Cannot add {len(pickled)} items to queue of size {size} and maxsize {self.maxsize}.")
-        if pickled:
-            self._producer().send_many(pickled)
+        dumped = [self._dumped(item) for item in items]
+        if self.maxsize > 0 and (size := self.size()) + len(dumped) > self.maxsize:
+            raise Full(f"Cannot add {len(dumped)} items to queue of size {size} and maxsize {self.maxsize}.")
+        if dumped:
+            self._producer().send_many(dumped)
 
     def _pauses(self, *, block: bool, timeout: float | None) -> Iterator[float]:
         """Say how long to wait before the next look, until there is room. Raises Full."""
@@ -173,7 +201,7 @@ class Queue:
         """Take an item.
 
         An empty queue is waited for if `block`, for at most `timeout` seconds. Raises Empty, ValueError for a
-        negative timeout, and what unpickling raises; the item is then gone.
+        negative timeout, and what loading the item raises, which then stays in the queue.
         """
         deadline = _deadline(timeout)
         if not block or timeout == 0:
@@ -185,7 +213,7 @@ class Queue:
         if message is None:
             consumer.close()
             raise Empty
-        return self._taken(consumer, message)
+        return self._taken(consumer, [message])[0]
 
     async def get_async(self, block: bool = True, timeout: float | None = None) -> Any:
         """Take an item as `get` does; one that is cancelled takes none."""
@@ -206,14 +234,17 @@ class Queue:
             # An item that came meanwhile goes to another.
             await asyncio.shield(asyncio.to_thread(consumer.close))
             raise
-        return await asyncio.to_thread(self._taken, consumer, message)
+        return (await asyncio.to_thread(self._taken, consumer, [message]))[0]
 
     def get_nowait(self) -> Any:
         """Take an item, or raise Empty at once."""
         return self.get(block=False)
 
     def get_nowait_batch(self, num_items: int) -> list[Any]:
-        """Take so many items, or raise Empty if there are fewer."""
+        """Take so many items, or raise Empty if there are fewer.
+
+        Raises what loading one of them raises, and then takes none.
+        """
         if not isinstance(num_items, int):
             raise TypeError("Argument 'num_items' must be an int")
         if num_items < 0:
@@ -228,8 +259,7 @@ class Queue:
                 consumer.close()  # what it has goes back: others were quicker
                 raise Empty(f"Cannot get {num_items} items: others took some of them meanwhile.")
             messages.append(message)
-        self._acknowledge(consumer, messages)
-        return [_unpickled(message) for message in messages]
+        return self._taken(consumer, messages)
 
     def _awake(self) -> Consumer:
         """A consumer for one getter, which asks for an item at a time.
@@ -250,6 +280,10 @@ class Queue:
             receiver_queue_size=0,
             initial_position=InitialPosition.Earliest,
             ack_receipt_enabled=True,
+            # Another process, which has the item's module or the newer version, may be quicker next time.
+            negative_ack_redelivery_delay_ms=_FAILED_COMES_AGAIN_MS,
+            # The letters are a queue, too.
+            dead_letter_policy=ConsumerDeadLetterPolicy(MAX_FAILURES, initial_subscription_name=SUBSCRIPTION),
         )
 
     def _rest(self, consumer: Consumer) -> None:
@@ -259,19 +293,32 @@ class Queue:
                 return
         consumer.close()
 
-    def _taken(self, consumer: Consumer, message: Message) -> Any:
-        """Acknowledge an item durably, and unpickle it."""
-        self._acknowledge(consumer, [message])
-        return _unpickled(message)
+    def _taken(self, consumer: Consumer, messages: list[Message]) -> list[Any]:
+        """Load items, and acknowledge them durably; the consumer then waits for the next getter.
 
-    def _acknowledge(self, consumer: Consumer, messages: list[Message]) -> None:
-        """Acknowledge items durably; the consumer then waits for the next getter."""
+        Those that cannot be loaded here have failed, and all stay in the queue.
+        """
+        items: list[Any] = []
+        error: BaseException | None = None
+        for message in messages:
+            try:
+                items.append(self._serializer.loads(message.data()))
+            except BaseException as raised:  # noqa: BLE001 - raised below; it is code of whoever put the item
+                error = error or raised
+                consumer.negative_acknowledge(message)
         try:
+            if error is not None:
+                raise error
             consumer.acknowledge(messages)
         except BaseException:
             consumer.close()
             raise
         self._rest(consumer)
+        return items
+
+    def _dumped(self, item: Any) -> bytes:
+        data = self._serializer.dumps(item)
+        return data.encode() if isinstance(data, str) else data
 
     # --- the end
 
@@ -307,11 +354,12 @@ class Queue:
 
     def __reduce__(self) -> tuple[Any, ...]:
         client = None if self._is_own_client else self._client
-        return _handle, (self.maxsize, self.topic, client)
+        serializer = None if self._serializer is ray.cloudpickle else self._serializer
+        return _handle, (self.maxsize, self.topic, client, serializer)
 
 
-def _handle(maxsize: int, topic: str, client: Client | None) -> Queue:
-    return Queue(maxsize, name=topic, client=client, _is_passed_on=True)
+def _handle(maxsize: int, topic: str, client: Client | None, serializer: Serializer | None) -> Queue:
+    return Queue(maxsize, name=topic, client=client, serializer=serializer, _is_passed_on=True)
 
 
 def _deadline(timeout: float | None) -> float:
@@ -330,10 +378,14 @@ def _received(future: Future[Message], deadline: float) -> Message | None:
         return None if future.cancel() else future.result()
 
 
-def _pickled(item: Any) -> bytes:
-    data: bytes = ray.cloudpickle.dumps(item)  # type: ignore[no-untyped-call]
-    return data
-
-
-def _unpickled(message: Message) -> Any:
-    return ray.cloudpickle.loads(message.data())
+def _let_end(admin: Admin, topic: str) -> None:
+    """Have a queue without a name deleted once nobody has a handle."""
+    policies = admin.topics.policies
+    policies.set(topic, "subscription_expiration_time", subscription_expiration_time=NAMELESS_UNUSED_MINUTES)
+    policies.set(
+        topic,
+        "inactive_topic_policies",
+        delete_while_inactive=True,
+        inactive_topic_delete_mode="delete_when_no_subscriptions",
+        max_inactive_duration_seconds=_THEN_DELETED_AFTER_S,
+    )

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import pickle
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -137,6 +140,129 @@ def test_what_a_getter_held_when_it_ended_comes_to_another(broker: Broker, opene
     assert queue.get(timeout=20) == "work"
 
 
+class Fragile:
+    """An item that can be loaded where `is_known` says so alone, as one whose module is not everywhere."""
+
+    is_known = False
+
+    def __reduce__(self) -> tuple[Callable[[], str], tuple[()]]:
+        return load_fragile, ()
+
+
+def load_fragile() -> str:
+    if not Fragile.is_known:
+        raise ImportError("no module named fragile")
+    return "fragile"
+
+
+@pytest.fixture
+def fragile(monkeypatch: pytest.MonkeyPatch) -> Fragile:
+    monkeypatch.setattr(Fragile, "is_known", False)
+    monkeypatch.setattr("pulsar_ray.queue._FAILED_COMES_AGAIN_MS", 0)
+    return Fragile()
+
+
+def test_a_batch_with_an_item_that_cannot_be_loaded_takes_none(
+    opened: Opened, fragile: Fragile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = opened()
+    queue.put_nowait_batch([*range(9), fragile])
+    with pytest.raises(ImportError, match="fragile"):
+        queue.get_nowait_batch(10)
+    assert queue.size() == 10
+    monkeypatch.setattr(Fragile, "is_known", True)
+    got = [opened(own_client=True).get(timeout=20) for _ in range(10)]
+    assert sorted(map(str, got)) == [*map(str, range(9)), "fragile"]
+
+
+def test_an_item_that_cannot_be_loaded_here_comes_to_who_can(
+    opened: Opened, fragile: Fragile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = opened()
+    queue.put(fragile)
+
+    async def get() -> None:
+        await queue.get_async(timeout=20)
+
+    for take in (lambda: queue.get(timeout=20), lambda: asyncio.run(get()), lambda: queue.get(timeout=20)):
+        with pytest.raises(ImportError, match="fragile"):
+            take()
+        assert queue.size() == 1
+    monkeypatch.setattr(Fragile, "is_known", True)
+    assert queue.get(timeout=20) == "fragile"
+    assert queue.empty()
+
+
+def test_one_that_can_be_loaded_nowhere_becomes_a_dead_letter(
+    opened: Opened, client: Client, fragile: Fragile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pulsar_ray.queue.MAX_FAILURES", 2)
+    queue = opened()
+    queue.put_nowait_batch([fragile, "next"])
+    for _ in range(3):
+        with pytest.raises(ImportError, match="fragile"):
+            queue.get(timeout=20)
+    assert queue.get(timeout=20) == "next"
+    letters = Queue(name=f"{queue.topic}-queue-DLQ", client=client)
+    monkeypatch.setattr(Fragile, "is_known", True)
+    assert letters.get(timeout=20) == "fragile"
+    wait_until(queue.empty, what="the letter has left its queue")
+
+
+def test_items_are_made_bytes_by_the_serializer_that_is_given(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    queue = Queue(name=topic, client=client, serializer=json)
+    queue.put({"user": "Ada"})
+    assert broker.stored(topic) == [b'{"user": "Ada"}']
+    handle, arguments = queue.__reduce__()
+    assert handle(*arguments).get(timeout=20) == {"user": "Ada"}
+    with pytest.raises(TypeError, match="JSON"):
+        queue.put(object())
+
+
+def test_nothing_is_unpickled_where_another_serializer_is_given(
+    broker: Broker, client: Client, fragile: Fragile
+) -> None:
+    topic = broker.topic()
+    queue = Queue(name=topic, client=client, serializer=json)
+    client.create_producer(topic).send(pickle.dumps(fragile))
+    with pytest.raises(ValueError, match="utf-8"):
+        queue.get(timeout=20)
+
+
+def test_a_queue_without_a_name_goes_when_nobody_has_a_handle(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch, transport: str
+) -> None:
+    if transport == "sleepy":
+        pytest.skip("its partitions are asleep before they can report")
+    backlog = "pulsar_ray.broker.partition.backlog"
+    monkeypatch.setattr(f"{backlog}.unused_time._LEAST_SLACK_MS", 0)
+    monkeypatch.setattr(f"{backlog}.topic_inactivity.REPORT_AGAIN_MS", 500)
+    monkeypatch.setattr(f"{backlog}.subscription_expiry.MINUTE_MS", 1000)
+    monkeypatch.setattr("pulsar_ray.broker.catalog.wanted_topics.WANTED_MS", 200)
+    monkeypatch.setattr("pulsar_ray.queue.NAMELESS_UNUSED_MINUTES", 1)
+    monkeypatch.setattr("pulsar_ray.queue._THEN_DELETED_AFTER_S", 1)
+    admin = broker.admin()
+    queue, named = Queue(client=client), Queue(name=broker.topic(), client=client)
+    queue.put("left behind")
+    policy = admin.topics.policies.get(queue.topic, "inactive_topic_policies").value
+    assert policy["inactive_topic_delete_mode"] == "delete_when_no_subscriptions"
+    until = time.monotonic() + 4
+    wait_until(lambda: time.monotonic() > until, what="longer than it would stay without a handle")
+    assert queue.size() == 1
+    queue.shutdown()
+    named.shutdown()
+    wait_until(lambda: broker.cluster.put_to_sleep(queue.topic), what="its dispatcher has gone")
+
+    def is_deleted() -> bool:
+        return queue.topic not in admin.topics.list("public/default") or broker.cluster.remove_unused(
+            queue.topic
+        )
+
+    wait_until(is_deleted, what="it is deleted")
+    assert named.topic in admin.topics.list("public/default")
+
+
 def test_coroutines_put_and_get(opened: Opened) -> None:
     queue = opened(2)
 
@@ -175,6 +301,8 @@ def test_wrong_arguments_are_named(opened: Opened, client: Client) -> None:
         queue.get_nowait_batch(-1)
     with pytest.raises(ValueError, match="maxsize='2' must be an int"):
         Queue("2", client=client)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="serializer=3 must be an object with functions dumps and loads"):
+        Queue(serializer=3, client=client)  # type: ignore[arg-type]
     with pytest.warns(UserWarning, match="actor_options have no effect"):
         Queue(1, {"num_cpus": 1}, client=client)
 
