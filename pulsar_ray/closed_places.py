@@ -9,7 +9,9 @@ root can do everything anyway.
 from __future__ import annotations
 
 import contextlib
+import grp
 import os
+import pwd
 import stat
 from pathlib import Path
 
@@ -181,10 +183,23 @@ def _check_file(path: Path | str, found: os.stat_result, *, is_from_root: bool) 
         raise UntrustedPath(f"{path} is no regular file: remove it")
     if found.st_uid != os.geteuid() and not (is_from_root and found.st_uid == 0):
         raise _of_another(path, found.st_uid)
-    if found.st_mode & _OTHERS_WRITE:
+    if found.st_mode & _OTHERS_WRITE and not _is_of_own_group(found):
         raise UntrustedPath(f"others may write to {path} (mode {stat.S_IMODE(found.st_mode):04o})")
     if found.st_nlink > 1:
         raise UntrustedPath(f"{path} is another name of a file that lies elsewhere too: remove it")
+
+
+def _is_of_own_group(found: os.stat_result) -> bool:
+    """Whether only a group may write that has nobody in it but this user.
+
+    Many systems give each user one, and let it write to whatever the user makes.
+    """
+    try:
+        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(found.st_gid)
+    except KeyError:
+        return False
+    is_own = (group.gr_name, group.gr_gid) == (user.pw_name, user.pw_gid)
+    return is_own and set(group.gr_mem) <= {user.pw_name} and not found.st_mode & stat.S_IWOTH
 
 
 def _refuse_planted(descriptor: int, path: Path | str, mode: int) -> None:

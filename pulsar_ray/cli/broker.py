@@ -18,7 +18,7 @@ from pulsar_ray.cli.watching.progress import ShownProgress, progress
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import ConnectError, DataDirectoryInUse, NotAllowedError, WrongNode
 from pulsar_ray.launch.connect import join_ray
-from pulsar_ray.launch.embedded import read_record, stop_embedded
+from pulsar_ray.launch.embedded import EmbeddedRecord, read_record, stop_embedded
 from pulsar_ray.launch.start import start_broker, stop_broker
 from pulsar_ray.managed_ledger.store import known_stores
 from pulsar_ray.managed_ledger.store.store_directory import is_mount
@@ -72,9 +72,9 @@ def standalone(target: Target, data_dir: str | None, idle_seconds: float, rebuil
         )
     say(f"starting a broker on {settings.data_dir} ...")
 
-    def ready(shown: ShownProgress, address: str, dashboard_url: str) -> None:
+    def ready(shown: ShownProgress, record: EmbeddedRecord) -> None:
         shown.end()
-        for line in _how_to_connect(settings.data_dir, address, dashboard_url):
+        for line in _how_to_connect(settings.data_dir, record):
             write_line(line)
 
     word = StartPermission(may_found=True, may_rebuild=rebuild_catalog)
@@ -89,14 +89,15 @@ def _settings(target: Target, data_dir: str | None) -> Settings:
     return Settings.load(data_dir=data_dir or target.data_dir)
 
 
-def _how_to_connect(data_dir: str, address: str, dashboard_url: str) -> list[str]:
-    return [
+def _how_to_connect(data_dir: str, record: EmbeddedRecord) -> list[str]:
+    lines = [
         f"stores in      {data_dir}",
         f'Python         pulsar_ray.Client("local", data_dir={data_dir!r})',
         f"command line   pulsar-ray --service-url local --data-dir {data_dir} ...",
-        f"Ray            {address}",
-        f"dashboard      {dashboard_url}",
+        f"Ray            {record.address}",
+        f"dashboard      {record.dashboard_url}",
     ]
+    return [*lines, f"warning        {record.open_to}"] if record.open_to else lines
 
 
 @click.command()
@@ -219,7 +220,7 @@ def status(target: Target, data_dir: str | None) -> None:
     if record is None:
         raise ConnectError(f"no broker runs here, and none serves {settings.data_dir}")
     write_line(f"an embedded broker runs, process {record.pid}")
-    for line in _how_to_connect(settings.data_dir, record.address, record.dashboard_url):
+    for line in _how_to_connect(settings.data_dir, record):
         write_line(line)
 
 

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -26,6 +27,7 @@ from pulsar_ray.broker.serving.logs.log_lines import LogContext
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import ConnectError, PulsarException
 from pulsar_ray.launch.embedded import (
+    EmbeddedRecord,
     StartLock,
     has_clients,
     prepare_run_directory,
@@ -62,15 +64,18 @@ def _raise_at_signals() -> None:
 
 
 def serve(
-    settings: Settings, word: StartPermission, *, idle_seconds: float, on_ready: Callable[[str, str], None]
+    settings: Settings,
+    word: StartPermission,
+    *,
+    idle_seconds: float,
+    on_ready: Callable[[EmbeddedRecord], None],
 ) -> int:
     """Serve until a signal, or until nobody has used the broker for `idle_seconds`.
 
     Returns the signal's number, or 0.
 
-    0 idle seconds stand for ever. `word` says what may be made, `on_ready(address, dashboard url)` is called
-    once it serves. Raises what is wrong with the data directory, and ConnectError when Ray has ended under
-    it.
+    0 idle seconds stand for ever. `word` says what may be made, `on_ready` is called once it serves. Raises
+    what is wrong with the data directory, and ConnectError when Ray has ended under it.
     """
     _raise_at_signals()
     # Files made here are closed to other users, as are those of its Ray's processes.
@@ -87,8 +92,7 @@ def serve(
         start_broker(settings, word)
         starts = StartLock(data_dir)
         undo.callback(_withdraw, data_dir, starts)
-        write_record(data_dir, address, dashboard_url)
-        on_ready(address, dashboard_url)
+        on_ready(write_record(data_dir, address, dashboard_url))
         _wait_until_idle(data_dir, idle_seconds, starts)
     except _Stop as stop:
         return stop.number
@@ -137,7 +141,7 @@ def main() -> int:
             settings,
             StartPermission(may_found=True),
             idle_seconds=settings.embedded_idle_shutdown_seconds,
-            on_ready=lambda address, _: event(logger, "serves %s at %s", settings.data_dir, address),
+            on_ready=partial(_log_ready, settings.data_dir),
         )
     except PulsarException as error:
         record_failure(Path(settings.data_dir), error)
@@ -146,6 +150,12 @@ def main() -> int:
     idle = f"no program has used it for {settings.embedded_idle_shutdown_seconds:g} s"
     event(logger, "has ended: %s", f"signal {number}" if number else idle)
     return 0
+
+
+def _log_ready(data_dir: str, record: EmbeddedRecord) -> None:
+    event(logger, "serves %s at %s", data_dir, record.address)
+    if record.open_to:
+        logger.warning("%s", record.open_to)
 
 
 if __name__ == "__main__":

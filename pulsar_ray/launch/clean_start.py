@@ -21,6 +21,7 @@ import ray
 from pulsar_ray.broker.catalog.founding import StartPermission
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import ConnectError, PulsarException, Timeout, error_from
+from pulsar_ray.launch.joined_ray import reaching
 from pulsar_ray.transport.actor_names import NAMESPACE
 
 TIMEOUT_S = 180.0
@@ -74,9 +75,10 @@ def main() -> None:
     from pulsar_ray.launch.bring_up import bring_up  # noqa: PLC0415 - only this process loads the actors
 
     request = json.loads(sys.stdin.read())
-    ray.init(
-        address=request["address"], namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR
-    )
+    with reaching(request["address"]):
+        ray.init(
+            address=request["address"], namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR
+        )
     answer: dict[str, Any]
     try:
         answer = {"described": bring_up(Settings(**request["settings"]), StartPermission(**request["word"]))}

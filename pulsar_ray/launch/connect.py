@@ -18,11 +18,13 @@ from typing import Any
 
 import ray
 
+from pulsar_ray.closed_places import is_trusted_user
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import ConnectError, ForkedClient
 from pulsar_ray.launch.embedded import ClientMark, EmbeddedRecord, join_embedded, read_record
-from pulsar_ray.launch.joined_ray import has_auth_token, share_auth_mode
-from pulsar_ray.launch.noted_cluster import noted_cluster
+from pulsar_ray.launch.joined_ray import has_auth_token, reaching, share_auth_mode
+from pulsar_ray.launch.listeners import Listener, split_address, takers, takers_on_loopback
+from pulsar_ray.launch.noted_cluster import environment_cluster, note_file, noted_cluster
 from pulsar_ray.launch.ray_output import quiet_ray_output, ray_was_joined
 from pulsar_ray.launch.ray_stay import STAYS
 from pulsar_ray.launch.start import start_broker
@@ -138,7 +140,7 @@ def join_ray(service_url: str) -> bool:
     quiet_ray_output()
     if service_url == "auto" and ray.is_initialized():
         return True
-    address = service_url if service_url != "auto" else os.environ.get("RAY_ADDRESS") or _running_ray()
+    address = service_url if service_url != "auto" else environment_cluster() or _running_ray()
     if not address:
         return False
     if address.startswith("ray://"):
@@ -166,7 +168,7 @@ def join_running(service_url: str, data_dir: Path, *, is_named: bool) -> bool:
     if record is None:
         return False
     quiet_ray_output()
-    _join(record)
+    join_record(record)
     return True
 
 
@@ -203,7 +205,7 @@ def _join_embedded(settings: Settings) -> Connected:
                     "broker, or ray.shutdown()"
                 )
         else:
-            _join(record)
+            join_record(record)
     except BaseException:
         mark.release()
         raise
@@ -212,7 +214,16 @@ def _join_embedded(settings: Settings) -> Connected:
     return Connected(cluster, record.address, kept)
 
 
-def _join(record: EmbeddedRecord) -> None:
+def join_record(record: EmbeddedRecord) -> None:
+    """Connect this process to the Ray of an embedded broker.
+
+    Raises ConnectError if another user listens at its address, or nobody.
+    """
+    if (stranger := _stranger(record.address)) is not None:
+        raise ConnectError(
+            f"at {record.address}, the address of the embedded broker of process {record.pid}, a process of "
+            f"user {stranger.uid} listens: stop the broker (`pulsar-ray stop`) and connect again"
+        )
     if record.auth_mode:
         share_auth_mode(record.auth_mode)
     _init(record.address)
@@ -229,7 +240,7 @@ def _init(address: str) -> None:
             return
         _check_answers(address)
         try:
-            with _outliving_its_cluster():
+            with _outliving_its_cluster(), reaching(address):
                 ray.init(
                     address=address,
                     namespace=NAMESPACE,
@@ -311,9 +322,30 @@ def _addresses(host: str) -> set[str]:
 
 
 def _running_ray() -> str:
-    """The address of this machine's `ray start` cluster; "" if there is none."""
+    """The address of this machine's `ray start` cluster; "" if there is none.
+
+    Nor if another user listens there, who would be sent this user's token.
+    """
     address = noted_cluster()
-    return "" if not address or _was_left_behind(address) else address
+    if not address or _was_left_behind(address):
+        return ""
+    if (stranger := _stranger(address)) is None:
+        return address
+    warnings.warn(
+        f"{note_file()} names a Ray cluster at {address}, where a process of user {stranger.uid} listens, "
+        "and not of this user: it is not used. If you trust that cluster, set RAY_ADDRESS to its address",
+        stacklevel=_levels_to_program(),
+    )
+    return ""
+
+
+def _stranger(address: str) -> Listener | None:
+    """Another user's socket that gets this machine's connections to host:port, if any."""
+    found = takers_on_loopback(address)
+    if not found and (parts := split_address(address)) is not None:
+        # Ray takes the outward address for a loopback one then, so that both count.
+        found = [taker for host in _addresses(parts[0]) for taker in takers(host, parts[1])]
+    return next((taker for taker in found if not is_trusted_user(taker.uid)), None)
 
 
 def _was_left_behind(address: str) -> bool:

@@ -27,6 +27,7 @@ from pulsar_ray.closed_places import make_closed_directory, open_own_file, read_
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import BrokerPersistenceError, ConnectError, Timeout, UntrustedPath, error_from
 from pulsar_ray.kernel_calls import pidfd_open, pidfd_send_signal
+from pulsar_ray.launch.listeners import is_loopback, split_address
 from pulsar_ray.ledger.owner_lock import FileLock, start_time
 from pulsar_ray.managed_ledger.store.store_directory import check_store_directory
 
@@ -63,6 +64,21 @@ class EmbeddedRecord:
         except psutil.Error:
             return False
 
+    @property
+    def open_to(self) -> str:
+        """A warning of those who may run code as this user, without a token.
+
+        "" if this Ray asks for one.
+        """
+        if self.auth_mode.lower() == "token":
+            return ""
+        host = (split_address(self.address) or ("", 0))[0]
+        who = "every user of this machine" if is_loopback(host) else "whoever reaches the ports of its Ray"
+        return (
+            f"{who} may use this broker and run code as you: its Ray asks for no token, as Ray 2.52 or later "
+            "does where RAY_AUTH_MODE is not set"
+        )
+
 
 def _run(data_dir: Path) -> Path:
     """Where these files lie; they are no data."""
@@ -86,7 +102,7 @@ def has_stale_record(data_dir: Path) -> bool:
     return (_run(data_dir) / RECORD).exists() and read_record(data_dir) is None
 
 
-def write_record(data_dir: Path, address: str, dashboard_url: str) -> None:
+def write_record(data_dir: Path, address: str, dashboard_url: str) -> EmbeddedRecord:
     """Say where this process's broker is reached; appears whole or not at all."""
     started = start_time(os.getpid())
     auth_mode = os.environ.get("RAY_AUTH_MODE", "")
@@ -95,6 +111,7 @@ def write_record(data_dir: Path, address: str, dashboard_url: str) -> None:
     with open(staged, "w", opener=open_own_file) as file:
         json.dump(asdict(record), file)
     os.replace(staged, _run(data_dir) / RECORD)
+    return record
 
 
 def prepare_run_directory(data_dir: Path) -> None:
@@ -185,6 +202,8 @@ def _start(data_dir: Path, settings: Settings) -> EmbeddedRecord:
         )
     try:
         record = _await_record(process, data_dir, failure)
+        if record.open_to:
+            _say(f"warning: {record.open_to}")
         # It may end before this process does: unreaped it would stay a zombie, which looks alive.
         threading.Thread(target=process.wait, name="pulsar-ray-reap", daemon=True).start()
         return record

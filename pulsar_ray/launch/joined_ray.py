@@ -2,20 +2,61 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
 import ray
 
+from pulsar_ray.launch.listeners import takers_on_loopback
 from pulsar_ray.transport.ray_calls import RAY_CALLS
 
 _LOOK_S = 0.05
 
 _RAY_CODE = os.path.dirname(ray.__file__) + os.sep
+
+
+LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""With "0" Ray takes the loopback interface for a node's address.
+
+It binds each of its ports there then. Made for other systems, the variable counts on Linux too.
+"""
+
+
+@contextlib.contextmanager
+def reaching(address: str) -> Iterator[None]:
+    """Let `ray.init` connect to host:port where that Ray listens on the loopback interface alone.
+
+    Ray puts this machine's outward address in the place of a loopback one, where nobody listens then, or
+    somebody else.
+    """
+    if not takers_on_loopback(address):
+        yield
+        return
+    was_outward = keep_to_loopback()
+    try:
+        yield
+    finally:
+        _constants().ENABLE_RAY_CLUSTER = was_outward
+
+
+def keep_to_loopback() -> bool:
+    """Let this process's Ray take the loopback interface for the address of this node.
+
+    Ray read its variable when it was imported. Returns whether it took the outward address before.
+    """
+    was_outward = bool(getattr(_constants(), "ENABLE_RAY_CLUSTER", True))
+    _constants().ENABLE_RAY_CLUSTER = False
+    return was_outward
+
+
+def _constants() -> Any:
+    return ray._private.ray_constants
 
 
 def share_auth_mode(mode: str) -> None:
@@ -27,14 +68,20 @@ def share_auth_mode(mode: str) -> None:
         raylet.Config.initialize("")
 
 
+def knows_tokens() -> bool:
+    """Whether this Ray can ask for a token, as it can from 2.52 on."""
+    return hasattr(ray._raylet, "AuthenticationTokenLoader")
+
+
 def has_auth_token() -> bool:
     """Whether this user has a token for Ray clusters.
 
     With one, `ray start` asks for it.
     """
     raylet: Any = ray._raylet
-    loader = getattr(raylet, "AuthenticationTokenLoader", None)  # Ray has tokens from 2.52 on
-    return loader is not None and bool(loader.instance().has_token(ignore_auth_mode=True))
+    return knows_tokens() and bool(
+        raylet.AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True)
+    )
 
 
 def leave_ray(wait_s: float) -> bool:

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import shutil
+import stat
 import subprocess
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,11 +21,16 @@ from pulsar_ray.closed_places import make_closed_directory
 from pulsar_ray.errors import ConnectError
 from pulsar_ray.lane.user_directory import user_directory
 from pulsar_ray.launch.ended_ray_sessions import clear_ended_sessions
+from pulsar_ray.launch.joined_ray import LOOPBACK_VARIABLE, keep_to_loopback, knows_tokens, share_auth_mode
 from pulsar_ray.launch.ray_output import quiet_ray_output, ray_was_joined
 from pulsar_ray.transport.actor_names import NAMESPACE
 from pulsar_ray.transport.ray_calls import RAY_CALLS
 
+logger = logging.getLogger(__name__)
+
 _END_S = 5.0
+_OTHERS_READ_OR_WRITE = stat.S_IRGRP | stat.S_IROTH | stat.S_IWGRP | stat.S_IWOTH
+_OTHERS_ENTER = stat.S_IXGRP | stat.S_IXOTH
 
 
 def start_ray() -> tuple[str, str]:
@@ -32,12 +38,15 @@ def start_ray() -> tuple[str, str]:
 
     It is kept apart from the cluster that `ray start` began.
 
-    A directory of its own keeps `ray.init("auto")` of other programs from landing here. Raises ConnectError
-    if Ray does not come up, UntrustedPath if another user has taken the directory.
+    It listens on the loopback interface alone, and asks for a token where Ray knows tokens and RAY_AUTH_MODE
+    does not say otherwise: whoever may talk to it runs code as this user. A directory of its own keeps
+    `ray.init("auto")` of other programs from landing here. Raises ConnectError if Ray does not come up,
+    UntrustedPath if another user has taken the directory.
     """
     # Ray lets everybody write in its directories, so they have to lie in one that nobody else can enter.
     make_closed_directory(user_directory())
     make_closed_directory(Path(ray_directory()))
+    _close_doors()
     _offer_java()
     clear_ended_sessions(Path(ray_directory()))
     quiet_ray_output()
@@ -83,6 +92,32 @@ def _init_ray() -> Any:
         logging_level=logging.ERROR,
         _temp_dir=ray_directory(),
     )
+
+
+def _close_doors() -> None:
+    os.environ[LOOPBACK_VARIABLE] = "0"  # for the processes that Ray starts
+    keep_to_loopback()
+    if knows_tokens() and "RAY_AUTH_MODE" not in os.environ:
+        share_auth_mode("token")
+    if path := open_token_file():
+        logger.warning("other users may read or change %s, the token for Ray: `chmod 600` it", path)
+
+
+def open_token_file() -> str:
+    """The file of this user's token for Ray, if others may read it.
+
+    Or change it; "" otherwise.
+    """
+    if os.environ.get("RAY_AUTH_TOKEN"):
+        return ""
+    path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token").absolute()
+    try:
+        is_open = path.stat().st_mode & _OTHERS_READ_OR_WRITE
+        # Nobody gets at a file below a directory that only its owner may enter.
+        is_reached = all(parent.stat().st_mode & _OTHERS_ENTER for parent in path.parents)
+    except OSError:
+        return ""
+    return str(path) if is_open and is_reached else ""
 
 
 def _offer_java() -> None:

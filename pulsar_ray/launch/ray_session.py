@@ -9,9 +9,8 @@ from typing import Any
 import ray
 
 from pulsar_ray.errors import ConnectError
-from pulsar_ray.launch.connect import join_ray
+from pulsar_ray.launch.connect import join_ray, join_record
 from pulsar_ray.launch.embedded import read_record
-from pulsar_ray.launch.joined_ray import share_auth_mode
 from pulsar_ray.transport.this_ray import session_directory
 
 NO_RAY = (
@@ -48,9 +47,7 @@ def join_session(service_url: str, data_dir: Path, *, prefers_embedded: bool) ->
     if service_url == "local" or (prefers_embedded and record is not None) or not join_ray(service_url):
         if record is None:
             raise ConnectError(NO_RAY.format(data_dir))
-        if record.auth_mode:
-            share_auth_mode(record.auth_mode)
-        join_ray(record.address)
+        join_record(record)
     return RaySession(session_directory(), _endpoints())
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, NamedTuple
 
 import psutil
@@ -24,7 +24,8 @@ from pulsar_ray.data.reading.readers import READERS
 from pulsar_ray.data.writing.publishers import PUBLISHERS
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray.launch.connect import connect
-from pulsar_ray.transport.this_ray import ray_job
+from pulsar_ray.launch.listeners import is_loopback
+from pulsar_ray.transport.this_ray import node_address, ray_job
 from pulsar_ray_spark.errors import JavaNotFound, SparkAlreadyRunning, SparkNotStarted
 from pulsar_ray_spark.existing_session import check_session
 from pulsar_ray_spark.handover import release_all
@@ -201,7 +202,7 @@ def _start(
             connect(service_url, data_dir=data_dir, config_file=None, settings={})
         _check_java_workers()
         _shut_jvm()
-        with _placed_master(java):
+        with _placed_master(java), _page_address():
             spark: SparkSession = raydp.init_spark(
                 settings.app_name,
                 settings.num_executors,
@@ -224,8 +225,7 @@ def _start(
     return spark
 
 
-@contextmanager
-def _environment(java: Java, python: str) -> Iterator[None]:
+def _environment(java: Java, python: str) -> AbstractContextManager[None]:
     """Set the environment of pyspark's launcher, and of a Ray started here.
 
     Their children read it too.
@@ -237,6 +237,23 @@ def _environment(java: Java, python: str) -> Iterator[None]:
         "PYSPARK_DRIVER_PYTHON": python,
         "PATH": path,
     }
+    return _variables(wanted)
+
+
+def _page_address() -> AbstractContextManager[None]:
+    """Keep Spark's web page to the loopback interface where Ray keeps to that.
+
+    Anybody may read the page. Spark binds it to all interfaces otherwise, whatever its other ports are bound
+    to.
+    """
+    address = node_address()
+    is_kept = is_loopback(address) and "SPARK_LOCAL_IP" not in os.environ
+    return _variables({"SPARK_LOCAL_IP": address} if is_kept else {})
+
+
+@contextmanager
+def _variables(wanted: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of the environment for a while."""
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import json
@@ -13,9 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pulsar_ray.launch.embedded import read_record, stop_embedded
+from pulsar_ray.launch.joined_ray import knows_tokens
 from tests.actors.command_process import CommandProcess, Done
 
 # Several brokers are started one after the other, each by a Ray of its own.
@@ -131,6 +134,24 @@ def test_standalone_says_where_it_stores_and_how_to_connect(broker: tuple[Comman
     assert printed[0] in status.stdout
     # A second one on the same directory is refused before it starts anything.
     assert "process" in command_line.run("standalone", expected=1).stderr
+
+
+def test_an_embedded_broker_listens_to_this_machine_alone_and_asks_for_a_token(
+    command_line: CommandLine,
+) -> None:
+    record = read_record(command_line.data_dir)
+    assert record is not None
+    head = psutil.Process(record.pid)
+    names, hosts = set(), set()
+    for process in [head, *head.children(recursive=True)]:
+        with contextlib.suppress(psutil.Error):  # one that ends meanwhile
+            look = getattr(process, "net_connections", None) or process.connections
+            listening = [found for found in look(kind="tcp") if found.status == psutil.CONN_LISTEN]
+            names |= {process.name()} if listening else set()
+            hosts |= {found.laddr.ip for found in listening}
+    assert {"gcs_server", "raylet"} <= names
+    assert hosts <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}, hosts
+    assert (record.auth_mode == "token") == knows_tokens() == (record.open_to == "")
 
 
 def test_a_large_file_goes_through_a_topic_whole(

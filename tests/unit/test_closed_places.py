@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -131,6 +133,23 @@ def test_a_file_that_leads_elsewhere_or_that_others_write_to_is_refused(tmp_path
 
 
 @needs_root
+@pytest.mark.parametrize(("others", "is_own"), [([], True), (["somebody"], False)])
+def test_a_group_that_is_this_users_alone_may_write(
+    others: list[str], is_own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.write_text("ours")
+    path.chmod(0o664)  # as the umask of many systems leaves it
+    user = pwd.getpwuid(os.geteuid())
+    group = grp.struct_group((user.pw_name, "x", user.pw_gid, others))
+    monkeypatch.setattr(grp, "getgrgid", lambda _: group)
+    if is_own:
+        os.close(closed_places.open_own_file(path, os.O_RDONLY))
+    else:
+        with pytest.raises(UntrustedPath, match="others may write"):
+            closed_places.open_own_file(path, os.O_RDONLY)
+
+
 def test_a_file_of_somebody_else_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.touch()

@@ -17,6 +17,7 @@ from pulsar_ray.cli.watching.progress import progress
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import InvalidConfiguration, PulsarException
 from pulsar_ray.launch.leftovers import Leftovers, clear_leftovers, find_leftovers
+from pulsar_ray.launch.own_ray import open_token_file
 from pulsar_ray.maintenance.doctor import diagnosis, machine
 from pulsar_ray.transport.this_ray import available_memory_bytes, node_memory_bytes
 
@@ -34,8 +35,9 @@ def doctor(target: Target, data_dir: str | None, as_json: bool, fix: bool) -> No
 
     Looks at the data directory's disk (room, kind, how long a durable write takes), the clock, the limits on
     files and processes, memory against max_active_actors, the versions of Python, Ray, pyarrow and Java, the
-    ports, and what ended brokers have left. Works with and without a broker, and joins none: whether a broker
-    works `pulsar-ray health` says. Run it on each node, as the user and in the environment that Ray runs in.
+    ports, who may reach Ray, and what ended brokers have left. Works with and without a broker, and joins
+    none: whether a broker works `pulsar-ray health` says. Run it on each node, as the user and in the
+    environment that Ray runs in.
 
     Exits with 3 if there is an error among the findings.
 
@@ -83,6 +85,7 @@ def _examined(data_dir: str | None) -> tuple[list[Finding], Leftovers, Path]:
         *diagnosis.diagnose_java(*_java()),
         *diagnosis.diagnose_ports(settings, *machine.taken_ports(*settings.tcp_ports()), actors),
         *diagnosis.diagnose_ray_ports(machine.measure_ray_ports()),
+        *diagnosis.diagnose_ray_doors(machine.measure_ray_doors(), open_token_file()),
         *diagnosis.diagnose_leftovers(
             str(directory),
             len(leftovers.sessions),

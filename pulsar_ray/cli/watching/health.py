@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.cli.watching.progress import progress
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import ConnectError, NotConnected, PulsarException
-from pulsar_ray.launch.noted_cluster import noted_cluster
+from pulsar_ray.launch.noted_cluster import environment_cluster, noted_cluster
 
 NO_BROKER = 1
 UNHEALTHY = 3
@@ -91,7 +90,7 @@ def _asked_here(service_url: str, path: Path, is_named: bool, timeout_s: float) 
     answer = ask_health(path, timeout_s) if service_url in ("auto", "local") else None
     if answer is None:
         return None
-    cluster = os.environ.get("RAY_ADDRESS") or noted_cluster()
+    cluster = environment_cluster() or noted_cluster()
     if service_url == "auto" and not is_named and cluster not in ("", answer["address"]):
         return None  # the broker of another Ray, as `status` would choose
     if "silent" in answer:

@@ -18,6 +18,7 @@ from pulsar_ray.maintenance.doctor.machine import (
     LimitFacts,
     MemoryFacts,
     PortFacts,
+    RayDoor,
     VersionFacts,
 )
 
@@ -224,6 +225,30 @@ def diagnose_ray_ports(ports: Sequence[PortFacts]) -> list[Finding]:
     used = ", ".join(str(facts.port) for facts in ports if not facts.is_free)
     said = f"Ray has {used}" if used else "those that Ray takes are free"
     return [_found(OK, "ports", said)]
+
+
+def diagnose_ray_doors(doors: Sequence[RayDoor], open_token_file: str) -> list[Finding]:
+    """Look who else may run code as the user of a Ray."""
+    found = []
+    for door in doors:
+        if door.asks_for_token:
+            continue
+        is_here = all(host.removeprefix("::ffff:").startswith("127.") or host == "::1" for host in door.hosts)
+        where = "every user of this machine" if is_here else "whoever reaches the ports of this machine"
+        reason = f"{where} may run code as {door.user}: the Ray of process {door.pid} asks for no token"
+        remedy = (
+            "start it again with RAY_AUTH_MODE=token (Ray 2.52 or later), after `ray get-auth-token "
+            "--generate`; until then keep others away from its ports"
+        )
+        found.append(_found(WARNING, "access", reason, remedy))
+    if open_token_file:
+        reason = f"other users may read or change {open_token_file}, the token for Ray"
+        remedy = f"`chmod 600 {open_token_file}`; if anybody else uses this machine, make another token"
+        found.append(_found(WARNING, "access", reason, remedy))
+    if found:
+        return found
+    said = "every Ray of this user that runs here asks for a token" if doors else "no Ray of this user runs"
+    return [_found(OK, "access", said)]
 
 
 def diagnose_java(java: str | None, error: str) -> list[Finding]:

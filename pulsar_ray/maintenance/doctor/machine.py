@@ -13,6 +13,7 @@ import socket
 import stat
 import statistics
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -235,15 +236,50 @@ def _listeners() -> dict[int, tuple[str, str]]:
     found: dict[int, tuple[str, str]] = {}
     for process in psutil.process_iter():
         try:
-            # Before version 6 of psutil the method had another name.
-            look = getattr(process, "net_connections", None) or process.connections
-            for connection in look(kind="tcp"):
-                if connection.status == psutil.CONN_LISTEN:
-                    named = f"{process.name()} (process {process.pid})"
-                    found[connection.laddr.port] = named, " ".join(process.cmdline())
+            for _, port in _listening(process):
+                named = f"{process.name()} (process {process.pid})"
+                found[port] = named, " ".join(process.cmdline())
         except (psutil.Error, OSError):
             continue
     return found
+
+
+def _listening(process: psutil.Process) -> Iterator[tuple[str, int]]:
+    """Addresses and ports where a process listens. Raises psutil.Error."""
+    # Before version 6 of psutil the method had another name.
+    look = getattr(process, "net_connections", None) or process.connections
+    for connection in look(kind="tcp"):
+        if connection.status == psutil.CONN_LISTEN:
+            yield connection.laddr.ip, connection.laddr.port
+
+
+@dataclass(frozen=True, slots=True)
+class RayDoor:
+    """A Ray that began on this machine, by its GCS server.
+
+    It is this user's, or anybody's if this is root. `hosts` are the addresses that it listens at;
+    `asks_for_token` as its environment has it.
+    """
+
+    pid: int
+    user: str
+    hosts: tuple[str, ...]
+    asks_for_token: bool
+
+
+def measure_ray_doors() -> list[RayDoor]:
+    """Look where the Rays listen that began here, and whether they ask for a token."""
+    doors = []
+    for process in psutil.process_iter():
+        try:
+            if process.name() == "gcs_server":
+                hosts = {host for host, _ in _listening(process)}
+                mode = process.environ().get("RAY_AUTH_MODE", "")
+                user = process.username()
+                doors.append(RayDoor(process.pid, user, tuple(sorted(hosts)), mode.lower() == "token"))
+        except (psutil.Error, OSError):
+            continue
+    return doors
 
 
 def _is_free(port: int) -> bool:

@@ -42,6 +42,26 @@ def test_stop_means_the_broker_of_the_cluster_otherwise(
     assert (result.exit_code, result.output) == (0, "the broker of this Ray cluster has ended\n")
 
 
+@pytest.mark.parametrize(
+    ("address", "mode", "who"),
+    [
+        ("127.0.0.1:1", "token", None),
+        ("127.0.0.1:1", "disabled", "every user of this machine may use this broker and run code as you"),
+        ("[::1]:1", "", "every user of this machine"),
+        ("192.0.2.1:1", "", "whoever reaches the ports of its Ray"),
+    ],
+)
+def test_status_says_to_whom_an_embedded_broker_is_open(
+    address: str, mode: str, who: str | None, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = EmbeddedRecord(address, 4711, 0, "http://127.0.0.1:2", mode)
+    monkeypatch.setattr(broker, "read_record", lambda _: record)
+    result = run(Target(), "status", "--data-dir", str(tmp_path))
+    assert result.exit_code == 0
+    assert ("warning" in result.output) == (who is not None)
+    assert (who or "") in result.output
+
+
 def test_status_means_the_embedded_broker_of_a_directory_that_is_given(served: Path, run: Run) -> None:
     result = run(Target(), "status", "--data-dir", str(served))
     assert result.exit_code == 0

@@ -3,8 +3,12 @@ from __future__ import annotations
 import dataclasses
 import os
 import socket
+import subprocess
+import sys
+import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +21,7 @@ from pulsar_ray.config import Settings
 from pulsar_ray.errors import ConnectError, ForkedClient
 from pulsar_ray.launch import connect
 from pulsar_ray.launch.connect import join_ray
+from pulsar_ray.launch.embedded import EmbeddedRecord
 
 
 @pytest.fixture(autouse=True)
@@ -120,6 +125,121 @@ def test_the_address_of_a_ray_that_runs_is_joined(recorded: Path, monkeypatch: p
         recorded.write_text(address)
         assert join_ray("auto")
     assert joined == [address]
+
+
+AS_ANOTHER_USER = """
+import os, socket, sys
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+if sys.argv[1] == "note":
+    with open(sys.argv[2], "w") as file:
+        file.write(sys.argv[3])
+else:
+    server = socket.create_server(("127.0.0.1", 0))
+    print(server.getsockname()[1], flush=True)
+    sys.stdin.read()
+"""
+needs_two_users = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The addresses that Ray was told to connect to, where it shows this user's token."""
+    addresses: list[str] = []
+    monkeypatch.setattr(ray, "init", lambda address, **_: addresses.append(address))
+    return addresses
+
+
+@pytest.fixture
+def port_of_another_user() -> Iterator[int]:
+    command = [sys.executable, "-c", AS_ANOTHER_USER, "listen"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield int(process.stdout.readline())
+        process.communicate("")
+
+
+@needs_two_users
+def test_the_note_of_another_user_is_not_believed(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with (
+        tempfile.TemporaryDirectory(dir="/tmp") as name,
+        socket.create_server(("127.0.0.1", 0)) as server,
+    ):
+        monkeypatch.setenv("RAY_TMPDIR", name)
+        # As `ray start` leaves it.
+        os.chmod(name, 0o755)
+        (Path(name) / "ray").mkdir()
+        (Path(name) / "ray").chmod(0o777)
+        note = Path(name) / "ray" / "ray_current_cluster"
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        subprocess.run([sys.executable, "-c", AS_ANOTHER_USER, "note", str(note), address], check=True)
+        with pytest.warns(UserWarning, match=r"ray_current_cluster .*belongs to user 65534.*RAY_ADDRESS"):
+            assert not join_ray("auto")
+        note.unlink()
+        note.write_text(address)
+        assert join_ray("auto")
+    assert asked == [address]
+
+
+@pytest.mark.parametrize("kind", ["writable", "link", "linked twice"])
+def test_a_note_that_somebody_else_could_have_written_is_not_believed(
+    kind: str, recorded: Path, asked: list[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        if kind == "writable":
+            recorded.write_text(address)
+            recorded.chmod(0o666)
+        else:
+            elsewhere = recorded.parent / "elsewhere"
+            elsewhere.write_text(address)
+            if kind == "link":
+                recorded.symlink_to(elsewhere)
+            else:
+                recorded.hardlink_to(elsewhere)
+        with pytest.warns(UserWarning, match="ray_current_cluster"):
+            assert not join_ray("auto")
+    assert not asked
+
+
+@needs_two_users
+def test_an_address_of_ours_where_another_user_listens_now_is_not_asked(
+    recorded: Path, asked: list[str], port_of_another_user: int
+) -> None:
+    recorded.write_text(f"127.0.0.1:{port_of_another_user}")
+    with pytest.warns(UserWarning, match="where a process of user 65534 listens"):
+        assert not join_ray("auto")
+    record = EmbeddedRecord(f"127.0.0.1:{port_of_another_user}", os.getpid(), 0, "", "token")
+    with pytest.raises(ConnectError, match="a process of user 65534 listens"):
+        connect.join_record(record)
+    assert not asked
+    assert join_ray(f"127.0.0.1:{port_of_another_user}"), "an address that is given is the user's own word"
+
+
+@needs_two_users
+def test_another_user_at_the_outward_address_keeps_nobody_from_an_embedded_broker(
+    asked: list[str], port_of_another_user: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The stranger has 127.0.0.1, the broker the address beside it.
+    monkeypatch.setattr(connect, "node_address", lambda: "127.0.0.1")
+    monkeypatch.setattr(connect, "is_driver", lambda: True)
+    with socket.create_server(("127.0.0.2", port_of_another_user)):
+        address = f"127.0.0.2:{port_of_another_user}"
+        connect.join_record(EmbeddedRecord(address, os.getpid(), 0, "", ""))
+    assert asked == [address]
+
+
+def test_ray_is_not_left_to_look_for_a_cluster_itself(
+    recorded: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    assert not join_ray("auto")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        recorded.write_text(f"127.0.0.1:{server.getsockname()[1]}\n")
+        assert join_ray("auto")
+    assert asked == [recorded.read_text().strip()]
 
 
 def test_threads_join_one_after_the_other_and_once(monkeypatch: pytest.MonkeyPatch) -> None:

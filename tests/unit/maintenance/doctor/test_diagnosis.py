@@ -10,7 +10,14 @@ from pulsar_ray.broker.health.finding import Finding
 from pulsar_ray.config import GIB, MIB, Settings
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray.maintenance.doctor import diagnosis
-from pulsar_ray.maintenance.doctor.machine import DiskFacts, LimitFacts, MemoryFacts, PortFacts, VersionFacts
+from pulsar_ray.maintenance.doctor.machine import (
+    DiskFacts,
+    LimitFacts,
+    MemoryFacts,
+    PortFacts,
+    RayDoor,
+    VersionFacts,
+)
 
 MANY_WRITES = (0.4, 0.5, 0.6, 3.0, 0.5)
 
@@ -153,6 +160,34 @@ def test_ports_that_ray_itself_has_are_as_they_should_be(command: str) -> None:
     assert (found.severity, found.reason) == (diagnosis.OK, "Ray has 8265")
     (found,) = diagnosis.diagnose_ray_ports([PortFacts(8265, is_free=True)])
     assert found.severity == diagnosis.OK
+
+
+@pytest.mark.parametrize(
+    ("hosts", "who"),
+    [
+        (("127.0.0.1",), "every user of this machine"),
+        (("::ffff:127.0.0.1", "::1"), "every user of this machine"),
+        (("::",), "whoever reaches the ports"),
+        (("0.0.0.0", "127.0.0.1"), "whoever reaches the ports"),
+    ],
+)
+def test_a_ray_that_asks_for_no_token_is_told_with_who_may_run_code_there(
+    hosts: tuple[str, ...], who: str
+) -> None:
+    closed = RayDoor(7, "ada", hosts, asks_for_token=True)
+    (found,) = diagnosis.diagnose_ray_doors([closed], "")
+    assert (found.severity, found.subject) == (diagnosis.OK, "access")
+    (found,) = diagnosis.diagnose_ray_doors([closed, RayDoor(8, "ada", hosts, asks_for_token=False)], "")
+    assert (found.severity, found.subject) == ("warning", "access")
+    assert who in found.reason
+    assert "run code as ada: the Ray of process 8" in found.reason
+    assert "RAY_AUTH_MODE=token" in found.remedy
+
+
+def test_a_token_that_others_may_read_guards_nothing() -> None:
+    assert told(diagnosis.diagnose_ray_doors([], "")) == []
+    (found,) = diagnosis.diagnose_ray_doors([], "/home/ada/.ray/auth_token")
+    assert found.remedy.startswith("`chmod 600 /home/ada/.ray/auth_token`")
 
 
 def test_java() -> None:
