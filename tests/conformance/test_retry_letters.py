@@ -191,3 +191,85 @@ def test_a_delayed_retry_does_not_come_early(make_broker: Callable[..., Broker],
     assert again.properties()["DELAY_TIME"] == "1000"
     consumer.acknowledge(again)
     assert_quiet(consumer)
+
+
+OWN = {"REAL_TOPIC": "mine", "ORIGIN_MESSAGE_ID": "1:1:1:1", "RECONSUMETIMES": "77", "DELAY_TIME": "x"}
+OWN_TOO = {**OWN, "USER_REAL_TOPIC": "a", "USER_USER_DELAY_TIME": "b", "USER_else": "c", "a": "b"}
+
+
+@pytest.mark.parametrize("own", [OWN, OWN_TOO], ids=["same_names", "names_like_kept_ones"])
+def test_properties_that_a_publisher_sets_decide_nothing_and_come_back(
+    broker: Broker, client: Client, own: dict[str, str]
+) -> None:
+    topic = broker.topic()
+    dead = client.subscribe(f"{topic}-s-DLQ", "keeps", ConsumerType.Shared, initial_position=EARLIEST)
+    consumer = retrying(client, topic, negative_ack_redelivery_delay_ms=0)
+    client.create_producer(topic).send(b"x", own)
+    handed_out = 0
+    for times in range(1, 4):
+        message = consumer.receive(WAIT_MS)
+        handed_out += 1
+        consumer.reconsume_later(message, AT_ONCE)
+        if times == 1:
+            assert message.properties() == own
+            origin = message.message_id()
+    letter = dead.receive(WAIT_MS)
+    assert handed_out == 3
+    expected = {
+        "REAL_TOPIC": topic,
+        "ORIGIN_MESSAGE_ID": f"{origin.ledger_id()}:{origin.entry_id()}:-1:-1",
+        "RECONSUMETIMES": "3",
+        "DELAY_TIME": "0",
+    }
+    assert {name: letter.properties()[name] for name in expected} == expected
+    dead.close()
+    with broker.admin() as admin:
+        assert admin.topics.redrive(f"{topic}-s-DLQ") == {topic: 1}
+    assert consumer.receive(WAIT_MS).properties() == own
+
+
+def test_what_is_moved_for_its_failures_has_the_system_s_properties_and_gives_back_its_own(
+    broker: Broker, client: Client
+) -> None:
+    topic, other = broker.topic(), broker.topic()
+    client.subscribe(f"{topic}-s-DLQ", "keeps", initial_position=EARLIEST).close()
+    elsewhere = client.subscribe(other, "s")
+    consumer = retrying(client, topic, 1, negative_ack_redelivery_delay_ms=0)
+    client.create_producer(topic).send(b"x", {"REAL_TOPIC": other})
+    for _ in range(2):
+        consumer.negative_acknowledge(consumer.receive(WAIT_MS))
+    with broker.admin() as admin:
+        wait_until(lambda: admin.topics.stats(f"{topic}-s-DLQ")["msgInCounter"] == 1, what="the move")
+        assert admin.topics.redrive(f"{topic}-s-DLQ") == {topic: 1}
+    assert consumer.receive(WAIT_MS).properties() == {"REAL_TOPIC": other}
+    assert not elsewhere.has_message_available()
+
+
+def test_a_letter_of_a_letter_goes_back_step_by_step(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    first, second = f"{topic}-s-DLQ", f"{topic}-s-DLQ-s-DLQ"
+    for dead in (first, second):
+        client.subscribe(dead, "keeps", initial_position=EARLIEST).close()
+    consumers = {
+        name: client.subscribe(
+            name,
+            "s",
+            ConsumerType.Shared,
+            initial_position=EARLIEST,
+            negative_ack_redelivery_delay_ms=0,
+            dead_letter_policy=ConsumerDeadLetterPolicy(1),
+        )
+        for name in (topic, first)
+    }
+    client.create_producer(topic).send(b"x", {"REAL_TOPIC": "mine"})
+    for consumer in consumers.values():
+        for _ in range(2):
+            consumer.negative_acknowledge(consumer.receive(WAIT_MS))
+    with broker.admin() as admin:
+        wait_until(lambda: admin.topics.stats(second)["msgInCounter"] == 1, what="the second move")
+        assert admin.topics.redrive(second) == {first: 1}
+        again = consumers[first].receive(WAIT_MS)
+        assert again.properties()["REAL_TOPIC"] == topic
+        # The letter itself, and its copy.
+        assert admin.topics.redrive(first, subscription="keeps") == {topic: 2}
+    assert consumers[topic].receive(WAIT_MS).properties() == {"REAL_TOPIC": "mine"}

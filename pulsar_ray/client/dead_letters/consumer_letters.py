@@ -62,9 +62,12 @@ class ConsumerLetters:
         self._core.partitions.of(block.topic_name, block.partition)
         own = message.properties()
         source = self._topics.source_of(block.topic_name, own)
-        times = retries_of(own) + 1
+        is_letter = self._topics.are_letters(block.topic_name)
+        times = 1 + (retries_of(own) if is_letter else 0)
         is_dead = times > self._max_retries
-        values, keys, ordering_keys, copied, event_times = letter_columns(block, [row], source)
+        values, keys, ordering_keys, copied, event_times = letter_columns(
+            block, [row], source, are_letters=is_letter
+        )
         copy = copied[0] or {}
         delay_ms = delay // timedelta(milliseconds=1)
         arguments: dict[str, Any] = {

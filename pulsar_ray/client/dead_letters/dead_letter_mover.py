@@ -11,7 +11,7 @@ from pulsar_ray.client.consumer.consumer_core import ConsumerCore
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.client.dead_letters.letter_producers import LetterProducers, send_columns
 from pulsar_ray.client.dead_letters.letter_topics import LetterTopics
-from pulsar_ray.client.dead_letters.letters import joined_columns, letter_columns
+from pulsar_ray.client.dead_letters.letters import LetterColumns, joined_columns, letter_columns
 from pulsar_ray.client.dead_letters.move_report import REPORT_S, MoveReport
 from pulsar_ray.client.endpoint.forking import notify_of_forks
 from pulsar_ray.client.options.policies import MultiplierRedeliveryBackoff
@@ -196,7 +196,7 @@ class DeadLetterMover:
         """
         if self._is_ended:
             return
-        columns = joined_columns([letter_columns(*one.part, source) for one in taken])
+        columns = joined_columns([self._copies(source, one.part) for one in taken])
         try:
             with self._producers.lent(source, is_dead=True) as producer:
                 send_columns(producer, columns)
@@ -215,6 +215,10 @@ class DeadLetterMover:
         else:
             self._fitting[source] = max(size, self._fitting.get(source, 0))
             self._acknowledge(taken)
+
+    def _copies(self, source: str, part: BlockRows) -> LetterColumns:
+        are_letters = self._topics.are_letters(part.block.topic_name)
+        return letter_columns(*part, source, are_letters=are_letters)
 
     def _acknowledge(self, taken: list[_Taken]) -> None:
         with self._core.lock:

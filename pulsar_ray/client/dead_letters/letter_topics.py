@@ -59,37 +59,54 @@ class LetterTopics:
         """The topic that messages of a topic are moved to."""
         return self._dead or self._derived(source, "DLQ")
 
+    def are_letters(self, topic: str) -> bool:
+        """Whether what a received topic has comes from a retry letter topic of this consumer.
+
+        Only there are properties the system's: elsewhere whoever publishes can set them.
+        """
+        name = TopicName.parse(topic).partitioned_full
+        if not self._enables_retry or name in self._listed:
+            return False
+        if len(self._listed) == 1:
+            return True
+        return name == self._retry if self._retry else name.endswith(self._retry_suffix)
+
     def rows_by_source(self, block: ReceivedBlock, rows: Rows) -> dict[str, BlockRows]:
         """Group rows of a block by the topic that they belong to.
 
         It is the same for all of them, unless they come from a retry letter topic.
         """
-        whole = self.source_of(block.topic_name, {})
         properties = block.properties
-        if properties is None or not self._enables_retry:
-            return {whole: BlockRows(block, rows)}
+        if properties is None or not self.are_letters(block.topic_name):
+            return {self.source_of(block.topic_name, {}): BlockRows(block, rows)}
         found: dict[str, list[int]] = {}
         for row in rows:
-            of_row = properties[row]
-            source = self.source_of(block.topic_name, of_row) if REAL_TOPIC in of_row else whole
-            found.setdefault(source, []).append(row)
+            found.setdefault(self.source_of(block.topic_name, properties[row]), []).append(row)
         return {source: BlockRows(block, numbers) for source, numbers in found.items()}
 
     def source_of(self, topic: str, properties: Mapping[str, str]) -> str:
         """The topic that a received message belongs to.
 
-        It may come from a retry letter topic.
+        It may come from a retry letter topic, where `REAL_TOPIC` counts if it names a topic of this consumer
+        whose retry letters go there.
         """
         name = TopicName.parse(topic).partitioned_full
-        if not self._enables_retry or name in self._listed:
+        if not self.are_letters(name):
             return name
         if len(self._listed) == 1:
             return self._listed[0]
-        if not self._retry and name.endswith(self._retry_suffix):
-            return properties.get(REAL_TOPIC) or name.removesuffix(self._retry_suffix)
-        if name == self._retry:
-            return properties.get(REAL_TOPIC) or name
-        return name
+        said = properties.get(REAL_TOPIC, "")
+        if self._retries_in(said, name):
+            return said
+        return name if self._retry else name.removesuffix(self._retry_suffix)
+
+    def _retries_in(self, source: str, retry_topic: str) -> bool:
+        try:
+            is_whole = TopicName.parse(source).partitioned_full == source
+            is_there = is_whole and self.retry_topic(source) == retry_topic
+        except InvalidTopicName:
+            return False
+        return is_there and (not self._listed or source in self._listed)
 
     def _derived(self, source: str, kind: str) -> str:
         name = TopicName.parse(source)

@@ -18,6 +18,11 @@ RECONSUMETIMES = "RECONSUMETIMES"
 DELAY_TIME = "DELAY_TIME"
 LETTER_PROPERTIES = (REAL_TOPIC, ORIGIN_MESSAGE_ID, RECONSUMETIMES, DELAY_TIME)
 """The properties that a copy has beside those of its message."""
+USER_PREFIX = "USER_"
+"""A copy's prefix to its message's own properties of these names.
+
+Names that have one get another, so that taking one away gives back what was set.
+"""
 
 
 class LetterColumns(NamedTuple):
@@ -30,28 +35,56 @@ class LetterColumns(NamedTuple):
     event_times: list[int | None] | None
 
 
-def letter_columns(block: ReceivedBlock, rows: Rows, source: str) -> LetterColumns:
-    """Copy rows of a block that belong to the topic `source`."""
-    given = _properties(block, rows)
-    properties: list[dict[str, str] | None] = [
-        {REAL_TOPIC: source, ORIGIN_MESSAGE_ID: origin_id(block, row), **of_row}
-        for row, of_row in zip(rows, given, strict=True)
-    ]
+def letter_columns(block: ReceivedBlock, rows: Rows, source: str, *, are_letters: bool) -> LetterColumns:
+    """Copy rows of a block that belong to the topic `source`.
+
+    `are_letters` if they are copies already, of messages whose ids they keep.
+    """
+    properties: list[dict[str, str] | None] = []
+    for row, of_row in zip(rows, _properties(block, rows), strict=True):
+        copy = {ORIGIN_MESSAGE_ID: origin_id(block, row)}
+        copy.update(of_row if are_letters else _beside_system(of_row))
+        copy[REAL_TOPIC] = source
+        properties.append(copy)
     return _columns(block, rows, properties)
 
 
 def original_columns(block: ReceivedBlock, rows: Rows) -> LetterColumns:
-    """Copy rows of a block of letters as they were before they became letters."""
+    """Copy rows of a block of letters as they were before they became letters.
+
+    A message without `REAL_TOPIC` is no letter, and stays as it is.
+    """
     properties: list[dict[str, str] | None] = [
-        {name: value for name, value in of_row.items() if name not in LETTER_PROPERTIES}
-        for of_row in _properties(block, rows)
+        _without_system(of_row) if REAL_TOPIC in of_row else of_row for of_row in _properties(block, rows)
     ]
     return _columns(block, rows, properties)
 
 
+def _beside_system(properties: dict[str, str]) -> dict[str, str]:
+    """A message's own properties, with names that leave the system its own."""
+    return {USER_PREFIX + name if _is_like_system(name) else name: properties[name] for name in properties}
+
+
+def _without_system(properties: dict[str, str]) -> dict[str, str]:
+    """The properties that a message had before `_beside_system`."""
+    return {
+        name.removeprefix(USER_PREFIX) if _is_like_system(name) else name: value
+        for name, value in properties.items()
+        if name not in LETTER_PROPERTIES
+    }
+
+
+def _is_like_system(name: str) -> bool:
+    if not name.endswith(LETTER_PROPERTIES):
+        return False
+    while name.startswith(USER_PREFIX):
+        name = name.removeprefix(USER_PREFIX)
+    return name in LETTER_PROPERTIES
+
+
 def _properties(block: ReceivedBlock, rows: Rows) -> list[dict[str, str]]:
     if block.properties is None:
-        return [{}] * len(rows)
+        return [{} for _ in rows]
     return [dict(of_row or {}) for of_row in items_of(block.properties, rows)]
 
 
@@ -88,6 +121,6 @@ def origin_id(block: ReceivedBlock, row: int) -> str:
 
 
 def retries_of(properties: Mapping[str, str]) -> int:
-    """How often a message was sent to a retry letter topic, by its properties."""
+    """How often a retry letter was sent to its topic, by its properties."""
     text = properties.get(RECONSUMETIMES, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0

@@ -69,6 +69,36 @@ def test_in_a_given_retry_topic_of_several_the_property_tells_the_topic() -> Non
 
 
 @pytest.mark.parametrize(
+    "said", ["", "persistent://bad", "u", f"{T}-partition-0", "persistent://public/default/other"]
+)
+def test_in_a_retry_topic_only_a_topic_of_the_consumer_counts(said: str) -> None:
+    again = "persistent://public/default/again"
+    assert topics(["t", "u"], None, "again").source_of(again, {"REAL_TOPIC": said}) == again
+    assert topics(["t", "u"]).source_of(f"{U}-s-RETRY", {"REAL_TOPIC": said}) == U
+    assert topics(re.compile("public/default/.*")).source_of(f"{U}-s-RETRY", {"REAL_TOPIC": said}) == U
+
+
+@pytest.mark.parametrize(
+    ("topic", "retry", "received", "are_letters"),
+    [
+        ("t", None, T, False),
+        ("t", None, f"{T}-s-RETRY-partition-1", True),
+        ("t", "again", "persistent://public/default/again", True),
+        (["t", "u"], None, U, False),
+        (["t", "u"], None, f"{U}-s-RETRY", True),
+        (["t", "u"], "again", "persistent://public/default/again", True),
+        (re.compile("public/default/.*"), None, f"{U}-s-RETRY", True),
+        (re.compile("public/default/.*"), "again", f"{U}-s-RETRY", False),
+    ],
+)
+def test_only_retry_letter_topics_have_letters(
+    topic: Any, retry: str | None, received: str, are_letters: bool
+) -> None:
+    assert topics(topic, None, retry).are_letters(received) is are_letters
+    assert not topics(topic, None, retry, enable_retry=False).are_letters(received)
+
+
+@pytest.mark.parametrize(
     ("dead", "retry"), [("t", None), ("u", None), (None, "t"), ("x", "x"), (f"{T}-partition-0", None)]
 )
 def test_messages_must_not_circle(dead: str | None, retry: str | None) -> None:
