@@ -14,6 +14,11 @@ def after_seeks(seeks: int) -> int:
     return seeks << _SEEK_SHIFT
 
 
+def has_rewound(generation: int) -> bool:
+    """Whether messages came again in order since the last seek."""
+    return generation & ((1 << _SEEK_SHIFT) - 1) != 0
+
+
 def seeks_of(generation: int) -> int:
     """How many seeks a generation comes after."""
     return generation >> _SEEK_SHIFT

@@ -16,7 +16,7 @@ from pulsar_ray.client.options.policies import MultiplierRedeliveryBackoff
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.testing.waiting import wait_until
-from tests.conformance.broker import Broker, numbers, receive, send_batch
+from tests.conformance.broker import WAIT_MS, Broker, numbers, receive, send_batch
 from tests.conformance.event_loop import on_a_loop
 
 Quiet = Callable[[Consumer], None]
@@ -57,6 +57,82 @@ def test_what_waits_in_the_queue_has_not_begun_to_time_out(broker: Broker, clien
             what="the first message was delivered again",
         )
     assert counts(receive(consumer, 3)) == [(b"000001", 0), (b"000002", 0), (b"000000", 1)]
+
+
+def send_singly(client: Client, topic: str, sent: list[bytes]) -> None:
+    producer = client.create_producer(topic)
+    for value in sent:
+        producer.send(value)
+
+
+def send_together(client: Client, topic: str, sent: list[bytes]) -> None:
+    client.create_producer(topic).send_many(sent)
+
+
+def acknowledge_each(consumer: Consumer, messages: list[Message]) -> None:
+    for message in messages:
+        consumer.acknowledge(message)
+
+
+def acknowledge_ids(consumer: Consumer, messages: list[Message]) -> None:
+    for message in reversed(messages):
+        consumer.acknowledge(message.message_id())
+
+
+def acknowledge_last(consumer: Consumer, messages: list[Message]) -> None:
+    consumer.acknowledge_cumulative(messages[-1])
+
+
+@pytest.mark.parametrize("send", [send_singly, send_batch])
+@pytest.mark.parametrize(
+    ("consumer_type", "acknowledge", "has_receipts"),
+    [
+        (ConsumerType.Shared, acknowledge_each, False),
+        (ConsumerType.Shared, acknowledge_ids, True),
+        (ConsumerType.Exclusive, acknowledge_last, False),
+        (ConsumerType.Exclusive, acknowledge_each, True),
+    ],
+)
+def test_what_is_acknowledged_late_is_not_handed_out_again(
+    broker: Broker,
+    client: Client,
+    assert_quiet: Quiet,
+    consumer_type: ConsumerType,
+    acknowledge: Callable[[Consumer, list[Message]], None],
+    send: Callable[[Client, str, list[bytes]], object],
+    has_receipts: bool,
+) -> None:
+    topic = broker.topic()
+    consumer = client.subscribe(topic, "s", consumer_type, ack_receipt_enabled=has_receipts, **TIMES)
+    send(client, topic, numbers(0, 20))
+    messages = receive(consumer, 20)
+    with broker.admin() as admin:
+        wait_until(
+            lambda: admin.topics.stats(topic)["subscriptions"]["s"]["msgOutCounter"] >= 40,
+            what="all were delivered again",
+        )
+    acknowledge(consumer, messages)
+    assert_quiet(consumer)
+    assert not consumer.has_message_available()
+    with broker.admin() as admin:
+        wait_until(
+            lambda: admin.topics.stats(topic)["subscriptions"]["s"]["msgBacklog"] == 0,
+            what="the acknowledgments",
+        )
+
+
+@pytest.mark.parametrize("send", [send_singly, send_together, send_batch])
+def test_copies_are_left_out_of_which_one_was_handed_out_already(
+    broker: Broker, client: Client, assert_quiet: Quiet, send: Callable[[Client, str, list[bytes]], object]
+) -> None:
+    topic = broker.topic()
+    consumer = client.subscribe(topic, "s", ConsumerType.Shared, **TIMES)
+    send(client, topic, numbers(0, 20))
+    messages = receive(consumer, 20)
+    again = consumer.receive(WAIT_MS)
+    assert again.redelivery_count() == 1
+    acknowledge_each(consumer, messages)
+    assert_quiet(consumer)
 
 
 @pytest.mark.parametrize("how", ["batch_receive", "receive_arrow"])

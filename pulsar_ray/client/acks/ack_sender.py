@@ -35,6 +35,8 @@ class DeliveryProgress(Protocol):
 
     def credit_beside(self) -> Sequence[Buffer]: ...
 
+    def acknowledged(self, batch: AckBatch) -> None: ...
+
 
 class AckSender:
     """Groups the acknowledgments of one partition by number and time. `lock` is the consumer's.
@@ -132,6 +134,7 @@ class AckSender:
         def carried_out() -> None:
             # Not before: the successor of a dispatcher that died must learn that these rows are not free.
             with self._lock:
+                self._progress.acknowledged(batch)
                 _remove(self.unacked, batch)
 
         ranges, batch_rows, cumulative, bits = batch
@@ -141,6 +144,7 @@ class AckSender:
                 rid, self._consumer_id, ranges, batch_rows, cumulative, at_once, generation, bits
             ),
             carried_out,
+            batch,
         )
 
     def send_last(self) -> None:

@@ -19,7 +19,7 @@ from pulsar_ray.model.entry_sets import (
 )
 from pulsar_ray.model.row_ranges import RowRanges, union
 from pulsar_ray.model.row_ranges import count as count_rows
-from pulsar_ray.model.row_sets import RowSet, of_ranges
+from pulsar_ray.model.row_sets import RowSet, of_ranges, span
 
 BatchRows = tuple[int, int, RowRanges]
 
@@ -54,14 +54,24 @@ class _PartialBatch:
         """Rows left to acknowledge, as of the last look at the flags."""
 
     def rows(self) -> RowRanges:
-        found = []
-        first = self.acknowledged.find(1)
-        while first >= 0:
-            end = self.acknowledged.find(0, first)
-            end = len(self.acknowledged) if end < 0 else end
-            found.append((first, end))
-            first = self.acknowledged.find(1, end)
-        return tuple(found)
+        return _ranges_of_flags(self.acknowledged)
+
+
+def _ranges_of_flags(flags: bytearray) -> RowRanges:
+    found = []
+    first = flags.find(1)
+    while first >= 0:
+        end = flags.find(0, first)
+        end = len(flags) if end < 0 else end
+        found.append((first, end))
+        first = flags.find(1, end)
+    return tuple(found)
+
+
+def span_of(low: int, high: int, first: int, count: int) -> RowSet:
+    """Which of `count` entries from `first` on are in low..high, as bits."""
+    low, end = max(low - first, 0), min(high + 1 - first, count)
+    return span(low, end) if low < end else 0
 
 
 class AckTracker:
@@ -317,6 +327,31 @@ class AckTracker:
         batch = self._partial.get(key)
         return rows if batch is None else rows & ~of_ranges(batch.rows())
 
+    def entries_in(self, ledger_id: int, first: int, count: int) -> RowSet:
+        """Which of `count` entries from `first` on were acknowledged since `drain`, as bits.
+
+        As a whole: of a batch all messages.
+        """
+        if not self.count:
+            return 0
+        self._look_at_flags()
+        found = 0
+        if self._cumulative is not None:
+            found = entries_up_to(self._cumulative, ledger_id, first, count)
+        if ledger_id == self._ledger:
+            found |= span_of(self._first, self._last, first, count)
+            for entry_id in self._singles:
+                if 0 <= entry_id - first < count:
+                    found |= 1 << (entry_id - first)
+        ranges = self._ranges
+        for at in range(0, len(ranges), 3):
+            if ranges[at] == ledger_id:
+                found |= span_of(ranges[at + 1], ranges[at + 2], first, count)
+        flags = self._entries.get((ledger_id, first))
+        if flags is not None:
+            found |= of_ranges(_ranges_of_flags(flags))
+        return found & span(0, count)
+
     def drain(self) -> AckBatch | None:
         """Take out everything gathered since the last call, or None.
 
@@ -365,6 +400,14 @@ class AckTracker:
         self._partial.clear()
         self._shared.clear()
         self._unsized_sent.clear()
+
+
+def entries_up_to(position: tuple[int, int, int], ledger_id: int, first: int, count: int) -> RowSet:
+    """Which of `count` entries from `first` on a cumulative position covers whole, as bits."""
+    of_ledger, entry_id, row = position
+    if ledger_id != of_ledger:
+        return span(0, count) if ledger_id < of_ledger else 0
+    return span_of(first, entry_id if row == WHOLE_ENTRY else entry_id - 1, first, count)
 
 
 def _reach(position: tuple[int, int, int]) -> tuple[int, int, float]:

@@ -60,6 +60,10 @@ class IgnoredAcks:
         """All of these rows: none was acknowledged."""
         return rows
 
+    def entries_in(self, ledger_id: int, first: int, count: int) -> RowSet:
+        """None of these entries."""
+        return 0
+
     def drain(self) -> AckBatch | None:
         """None: nothing was gathered."""
         return None

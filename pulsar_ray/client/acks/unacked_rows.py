@@ -46,6 +46,11 @@ class UnackedRows:
     def __len__(self) -> int:
         return len(self._blocks)
 
+    @property
+    def has_redelivered(self) -> bool:
+        """Whether rows are held that were redelivered."""
+        return bool(self._counts)
+
     def add(self, ledger_id: int, first_entry_id: int, entries: int, rows: RowSet, messages: int) -> None:
         """Hold rows of a block that were delivered."""
         key = (ledger_id, first_entry_id)

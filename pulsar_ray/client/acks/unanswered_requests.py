@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from pulsar_ray.client.acks.ack_tracker import AckBatch
 from pulsar_ray.errors import NotConnected, PulsarException, SessionLost, Timeout
 from pulsar_ray.lane.callback_threads import ensure_may_wait
 from pulsar_ray.lane.completion import Completion
@@ -22,16 +23,21 @@ LOOK_S = 0.5
 class PendingRequest:
     """A request that `build(request id)` makes, until it is answered.
 
-    `answered` is set once it was carried out, or refused with `error`.
+    `answered` is set once it was carried out, or refused with `error`. `acknowledged` is what it
+    acknowledges.
     """
 
-    __slots__ = ("_then", "answered", "build", "carried_out", "error")
+    __slots__ = ("_then", "acknowledged", "answered", "build", "carried_out", "error")
 
     def __init__(
-        self, build: Callable[[int], Request], carried_out: Callable[[], None] | None = None
+        self,
+        build: Callable[[int], Request],
+        carried_out: Callable[[], None] | None = None,
+        acknowledged: AckBatch | None = None,
     ) -> None:
         self.build = build
         self.carried_out = carried_out
+        self.acknowledged = acknowledged
         self.answered = Completion()
         self.error: PulsarException | None = None
         self._then: deque[Callable[[], None]] = deque()

@@ -181,10 +181,16 @@ class ConsumerCore:
             with self.lock:
                 self._leave_to_mover()
                 head = self.queue.head
-                if head is None or not head.source.is_deleted(head):
+                is_acknowledged = head is not None and head.source.is_acknowledged(head)
+                if head is None or not (is_acknowledged or head.source.is_deleted(head)):
                     return not self.queue.is_empty
                 self.queue.deliveries.popleft()
-            head.source.leave_out(head, SegmentGone(head.path))
+                if is_acknowledged:
+                    head.source.consumed += head.rows.bit_count()
+            if is_acknowledged:
+                head.source.report_consumed()
+            else:
+                head.source.leave_out(head, SegmentGone(head.path))
 
     def wait(self, timeout: float | None = None, unless: Callable[[], bool] | None = None) -> bool:
         """Wait for an arrival, or until `unless` is true when `wake` is called."""
@@ -253,7 +259,7 @@ class ConsumerCore:
         """The next message. Called with `_taking` held."""
         queue = self.queue
         while (message := next(queue.messages, None)) is None:
-            part, source = self._next_part(deadline)
+            part, source = self._next_part(deadline, one_by_one=True)
             block, rows = part
             if len(rows) == 1:
                 queue.source = source
@@ -279,7 +285,9 @@ class ConsumerCore:
         except Timeout:  # the queued rows had been acknowledged, or were dropped meanwhile
             return None
 
-    def _next_part(self, deadline: float, may_wait: int = 0) -> tuple[BlockRows, DeliverySource]:
+    def _next_part(
+        self, deadline: float, may_wait: int = 0, *, one_by_one: bool = False
+    ) -> tuple[BlockRows, DeliverySource]:
         """The next rows to hand out, counted as consumed. Called with `_taking` held.
 
         Credit is given back when it is due, or `may_wait` messages later.
@@ -295,7 +303,7 @@ class ConsumerCore:
                     self._leave_to_mover()
                     delivery = queue.deliveries.popleft() if queue.deliveries else None
             if delivery is not None:
-                taken = self._decode(delivery)
+                taken = self._decode(delivery, one_by_one=one_by_one)
             elif taken is None and self.options.receiver_queue_size:
                 self._send_held_back()
                 self._wait(deadline)
@@ -303,7 +311,8 @@ class ConsumerCore:
                 self._wait_for_one(deadline)
             if taken is not None:
                 taken[1].report_consumed(may_wait)
-                return taken
+                if taken[0].rows:
+                    return taken
 
     def _send_held_back(self) -> None:
         """Send credit that became due while there was something to take."""
@@ -323,7 +332,9 @@ class ConsumerCore:
                     self.queue.put_back(part, source)
         self.serve_waiting()
 
-    def _decode(self, delivery: QueuedDelivery) -> tuple[BlockRows, DeliverySource] | None:
+    def _decode(
+        self, delivery: QueuedDelivery, *, one_by_one: bool
+    ) -> tuple[BlockRows, DeliverySource] | None:
         """Decode a delivery and take its first part.
 
         None if none of its rows is to be handed out. Called with `_taking` held and no part left in the
@@ -341,18 +352,21 @@ class ConsumerCore:
         with self.lock:
             if delivery.generation < source.generation:
                 return None
-            if block.message_count == 1 and not block.is_batch:
+            may_repeat = source.may_repeat(delivery.redelivery_count)
+            if block.message_count == 1 and not (block.is_batch or may_repeat):
                 source.consumed += 1
                 return BlockRows(block, _ONLY_ROW), source
-            if block.is_batch:
-                rows = source.outstanding_rows(delivery, block.message_count)
+            if block.is_batch or may_repeat:
+                rows = source.outstanding_rows(delivery, block)
                 if rows is not delivery.rows:
                     source.consumed += delivery.rows.bit_count() - rows.bit_count()
             # Credit is given back a part of the window at a time, so that the next messages are on their way.
             # The window is no smaller than what bulk receiving asked for.
             is_little = 2 * block.message_count <= self._bulk_window
             at_once = block.message_count if is_little else max(1, self.window // 2)
-            if source.consumed < source.reports_until:
+            # The application may acknowledge late what comes again: each row is looked at when it goes.
+            is_repeated_late = one_by_one and delivery.redelivery_count > 0 and source.ack_timer is not None
+            if is_repeated_late or source.consumed < source.reports_until:
                 at_once = 1
             taken = self.queue.add(block, rows, source, at_once)
         if taken is None:

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from pulsar_ray.client.acks.ack_timer import AckTimer
+from pulsar_ray.client.acks.ack_tracker import AckBatch
+from pulsar_ray.client.acks.late_acks import LateAcks
 from pulsar_ray.client.acks.partition_acks import PartitionAcks
 from pulsar_ray.client.consumer.consumer_credit import ConsumerCredit
 from pulsar_ray.client.consumer.start_position import SkippedRows, StartPosition
 from pulsar_ray.client.metrics.client_figures import ReceivedCounts
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.client.received import segment_files
+from pulsar_ray.client.received.block_rows import BlockRows, rows_in, set_of
 from pulsar_ray.client.received.queued_delivery import QueuedChunk, QueuedDelivery
 from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.client.received.receiver_queue import ReceiverQueue
@@ -25,7 +28,7 @@ from pulsar_ray.ledger.segment_file import segment_name
 from pulsar_ray.managed_ledger.log.trimmed_ledgers import NONE_TRIMMED, last_trimmed_ledger
 from pulsar_ray.model import row_sets
 from pulsar_ray.model.enums import ConsumerType
-from pulsar_ray.model.generation import seeks_of
+from pulsar_ray.model.generation import has_rewound, seeks_of
 from pulsar_ray.model.row_ranges import RowFailures
 from pulsar_ray.model.row_sets import RowSet
 from pulsar_ray.session.packet import Buffer
@@ -107,6 +110,7 @@ class PartitionDeliveries:
         self._acks = acks
         self._unacked = acks.unacked
         self._requests = acks.requests
+        self._late = LateAcks(acks.acks, acks.unacked, acks.requests)
         self._lock = lock
         self.counter = new_counter() if is_stored and options.first_start is None else None
         """Where the messages are counted that were handed over, for the dispatcher to see."""
@@ -239,6 +243,7 @@ class PartitionDeliveries:
                     self.consumed += row_set.bit_count()
                     continue
                 if self.is_stored:
+                    self._late.delivered(ledger_id, first, row_set)
                     self._unacked.add(ledger_id, first, entries, row_set, messages)
                     if count or entries < messages:
                         is_part = entries < messages != row_set.bit_count()
@@ -402,6 +407,7 @@ class PartitionDeliveries:
     def _drop_queue(self) -> None:
         if self.is_stored:
             self._target.queue.take_all(self)
+            self._late.clear()
             self._unacked.clear()
             if self._acks.timeouts is not None:
                 self._acks.timeouts.clear()
@@ -417,17 +423,61 @@ class PartitionDeliveries:
 
     # --- for the receiver queue ---------------------------------------------------------------------
 
-    def outstanding_rows(self, delivery: QueuedDelivery, batch_size: int) -> RowSet:
-        """The rows of a delivered batch that are to be handed out.
+    def outstanding_rows(self, delivery: QueuedDelivery, block: ReceivedBlock) -> RowSet:
+        """The rows of a decoded delivery that are to be handed out.
 
-        Rows that were acknowledged are not, nor those that a seek into the batch leaves out. Called with the
+        Rows that were acknowledged are not, nor those that a seek into a batch leaves out. Called with the
         lock held.
         """
-        rows, ledger_id, entry_id = delivery.rows, delivery.ledger_id, delivery.first_entry_id
-        if skipped := self.skipped.of((ledger_id, entry_id), batch_size, delivery.generation):
-            self._acks.acks.add_rows(ledger_id, entry_id, skipped, batch_size)
-            rows &= ~row_sets.of_ranges(skipped)
-        return self._acks.acks.outstanding_rows(ledger_id, entry_id, rows, batch_size)
+        rows = delivery.rows
+        if block.is_batch:
+            ledger_id, entry_id, size = block.ledger_id, block.first_entry_id, block.message_count
+            if skipped := self.skipped.of((ledger_id, entry_id), size, delivery.generation):
+                self._acks.acks.add_rows(ledger_id, entry_id, skipped, size)
+                rows &= ~row_sets.of_ranges(skipped)
+        return self._unacknowledged(block, rows)
+
+    def _unacknowledged(self, block: ReceivedBlock, rows: RowSet) -> RowSet:
+        ledger_id, entry_id = block.ledger_id, block.first_entry_id
+        if block.is_batch:
+            rows = self._acks.acks.outstanding_rows(ledger_id, entry_id, rows, block.message_count)
+        if rows and self.may_repeat(block.redelivery_count):
+            rows &= ~self._late.rows(ledger_id, entry_id, rows, is_batch=block.is_batch)
+        return rows
+
+    def may_repeat(self, redelivery_count: int) -> bool:
+        """Whether messages that are delivered with this count may have been handed out before."""
+        return redelivery_count > 0 or has_rewound(self.generation)
+
+    def left_of(self, part: BlockRows) -> BlockRows:
+        """A part of a decoded block without what was acknowledged while it waited.
+
+        Called with the lock held.
+        """
+        block, rows = part
+        if not self.may_repeat(block.redelivery_count):
+            return part
+        waiting = set_of(rows)
+        left = self._unacknowledged(block, waiting)
+        return part if left == waiting else BlockRows(block, rows_in(left))
+
+    def acknowledged(self, batch: AckBatch) -> None:
+        """Note that acknowledgments are confirmed, some perhaps of messages that wait in the queue again.
+
+        Called with the lock held.
+        """
+        if self._unacked.has_redelivered or has_rewound(self.generation):
+            self._late.confirm(batch, self._target.queue.repeats_of(self))
+
+    def is_acknowledged(self, delivery: QueuedDelivery) -> bool:
+        """Whether a delivery that was not decoded yet has nothing to hand out.
+
+        Called with the lock held.
+        """
+        if not self.may_repeat(delivery.redelivery_count):
+            return False
+        is_batch = self._unacked.batch_size(*delivery.key) > 0
+        return self._late.rows(*delivery.key, delivery.rows, is_batch=is_batch) == delivery.rows
 
     def leave_out(self, delivery: QueuedDelivery, error: PulsarException) -> bool:
         """Count a block that cannot be read as consumed; it stays unacknowledged.

@@ -171,7 +171,7 @@ class DeadLetterMover:
                 logger.warning("a message that failed too often cannot be moved: %s", error)
             return []
         with core.lock:
-            rows = source.outstanding_rows(delivery, block.message_count) if block.is_batch else delivery.rows
+            rows = source.outstanding_rows(delivery, block)
         parts = self._topics.rows_by_source(block, rows_in(rows)) if rows else {}
         return [(real, _Taken(delivery, partition, part)) for real, part in parts.items()]
 

@@ -11,7 +11,7 @@ from pulsar_ray.model.row_ranges import RowFailures
 from pulsar_ray.model.row_sets import RowSet
 
 if TYPE_CHECKING:
-    from pulsar_ray.client.received.block_rows import Rows
+    from pulsar_ray.client.received.block_rows import BlockRows, Rows
 
 
 class HandOverTimer(Protocol):
@@ -65,7 +65,13 @@ class DeliverySource(Protocol):
         Credit is reported when it is due, or `may_wait` messages later.
         """
 
-    def outstanding_rows(self, delivery: QueuedDelivery, batch_size: int) -> RowSet: ...
+    def may_repeat(self, redelivery_count: int) -> bool: ...
+
+    def outstanding_rows(self, delivery: QueuedDelivery, block: ReceivedBlock) -> RowSet: ...
+
+    def left_of(self, part: BlockRows) -> BlockRows: ...
+
+    def is_acknowledged(self, delivery: QueuedDelivery) -> bool: ...
 
     def leave_out(self, delivery: QueuedDelivery, error: PulsarException) -> bool: ...
 

@@ -85,12 +85,15 @@ class ReceiverQueue:
         return self.next_part()
 
     def next_part(self) -> tuple[BlockRows, DeliverySource] | None:
-        """Take the next part of a decoded block; it counts as consumed."""
+        """Take the next part of a decoded block; it counts as consumed.
+
+        Rows that were acknowledged meanwhile are left out, which may be all.
+        """
         if not self._parts:
             return None
         part, source = self._parts.popleft()
         source.consumed += len(part.rows)
-        return part, source
+        return source.left_of(part), source
 
     def put_back(self, part: BlockRows, source: DeliverySource) -> None:
         """Put a part that was taken back in front."""
@@ -168,6 +171,17 @@ class ReceiverQueue:
             if rest and self._block is not None:
                 taken.append(_held(BlockRows(self._block, rest)))
         return taken
+
+    def repeats_of(self, source: DeliverySource) -> list[PlacedRows]:
+        """Rows of a source that wait, and may have been handed out before."""
+        may_repeat = source.may_repeat
+        found = [
+            (*delivery.key, delivery.rows)
+            for delivery in self.deliveries
+            if delivery.source is source and may_repeat(delivery.redelivery_count)
+        ]
+        parts = (part for part, owner in self._parts if owner is source)
+        return found + [_held(part) for part in parts if may_repeat(part.block.redelivery_count)]
 
     def left_of(self, source: DeliverySource) -> int:
         """Messages of a source that count as consumed and were not taken yet."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pulsar_ray.client.acks.ack_sender import MAX_RANGES_PER_PACKET, AckSender
+from pulsar_ray.client.acks.ack_tracker import AckBatch
 from pulsar_ray.client.acks.partition_acks import PartitionAcks
 from pulsar_ray.client.acks.unanswered_requests import UnansweredRequests
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
@@ -53,6 +54,9 @@ class Progress:
 
     def credit_beside(self) -> Sequence[Buffer]:
         return (b"credit",)
+
+    def acknowledged(self, batch: AckBatch) -> None:
+        """Nothing waits in a queue."""
 
 
 class World:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from concurrent.futures import Future
@@ -12,7 +13,8 @@ from pulsar_ray.client.consumer.waiting_receivers import FutureReceiver
 from pulsar_ray.client.received.batch_collector import BatchCollector
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.errors import AlreadyClosed, ForkedClient, SubscriptionNotFound, Timeout, TopicNotFound
-from tests.unit.client.consumer.delivering import TOPIC, core_of, deliver, open_partition
+from pulsar_ray.model.enums import ConsumerType
+from tests.unit.client.consumer.delivering import LEDGER, TOPIC, core_of, deliver, open_partition
 
 WAIT_S = 20.0
 
@@ -190,6 +192,92 @@ def test_acknowledged_rows_of_a_batch_that_comes_again_are_not_handed_out() -> N
     deliver(partition, 2, b"a", b"b", b"c", generation=1, entry_id=0)
     assert [core.receive(0.0).data() for _ in range(2)] == [b"b", b"c"]
     assert partition.deliveries.consumed == 3 + 3, "rows that are left out count as consumed"
+
+
+@pytest.mark.parametrize("is_sent", [False, True], ids=["gathered", "sent"])
+@pytest.mark.parametrize("values", [(b"a",), (b"a", b"b", b"c")], ids=["message", "batch"])
+def test_what_was_acknowledged_is_not_handed_out_when_it_comes_again(
+    values: tuple[bytes, ...], is_sent: bool
+) -> None:
+    core = core_of(consumer_type=ConsumerType.Shared)
+    partition, _ = open_partition(core)
+    deliver(partition, 1, *values)
+    first = [core.receive(0.0) for _ in values]
+    deliver(partition, 2, *values, entry_id=0, count=1)
+    assert core.has_received()
+    with core.lock:
+        partition.ack_sender.acks.add_part(first[0].block, range(len(values)))
+    if is_sent:
+        partition.ack_sender.flush()
+    assert not core.has_received()
+    with pytest.raises(Timeout):
+        core.receive(0.0)
+    assert partition.deliveries.consumed == 2 * len(values)
+
+
+def test_a_confirmed_acknowledgment_counts_for_what_waits_and_for_nothing_that_comes_later() -> None:
+    core = core_of(consumer_type=ConsumerType.Shared)
+    partition, link = open_partition(core)
+    deliver(partition, 1, b"a")
+    core.receive(0.0)
+    deliver(partition, 2, b"a", entry_id=0, count=1)
+    with core.lock:
+        partition.ack_sender.acks.add(LEDGER, 0)
+    partition.ack_sender.flush()
+    link.answer_all()
+    with pytest.raises(Timeout):
+        core.receive(0.0)
+    assert partition.deliveries.consumed == 2
+    deliver(partition, 3, b"a", entry_id=0, count=2)
+    assert core.receive(0.0).redelivery_count() == 2, "a dispatcher that lost it delivers it for good reason"
+
+
+def test_a_refused_acknowledgment_holds_nothing_back() -> None:
+    core = core_of(consumer_type=ConsumerType.Shared)
+    partition, link = open_partition(core)
+    deliver(partition, 1, b"a")
+    core.receive(0.0)
+    deliver(partition, 2, b"a", entry_id=0, count=1)
+    with core.lock:
+        partition.ack_sender.acks.add(LEDGER, 0)
+    partition.ack_sender.flush()
+    link.answer_all(SubscriptionNotFound("no"))
+    assert core.receive(0.0).redelivery_count() == 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_copy_is_handed_out_of_what_was_acknowledged_and_all_others_are(seed: int) -> None:
+    rng = random.Random(seed)
+    core = core_of(consumer_type=ConsumerType.Shared, unacked_messages_timeout_ms=10_000)
+    partition, link = open_partition(core)
+    sizes = [rng.choice([1, 1, 3]) for _ in range(40)]
+    for entry_id, size in enumerate(sizes):
+        deliver(partition, entry_id + 1, *(b"%d.%d" % (entry_id, row) for row in range(size)))
+    messages = [core.receive(0.0) for _ in range(sum(sizes))]
+    for entry_id, size in enumerate(sizes):
+        values = [b"%d.%d" % (entry_id, row) for row in range(size)]
+        deliver(partition, len(sizes) + entry_id + 1, *values, entry_id=entry_id, count=1)
+    left = {message.data() for message in messages}
+    handed_out: set[bytes] = set()
+    while messages:
+        step = rng.choice(["acknowledge", "flush", "answer", "receive"])
+        if step == "acknowledge":
+            message = messages.pop(rng.randrange(len(messages)))
+            with core.lock:
+                partition.ack_sender.acks.add_part(message.block, [message.row])
+            if message.data() not in handed_out:
+                left.discard(message.data())
+        elif step == "flush":
+            partition.ack_sender.flush()
+        elif step == "answer":
+            link.answer_all()
+        elif rng.random() < 0.3 and (again := core.receive_now()) is not None:
+            assert again.data() in left
+            handed_out.add(again.data())
+    while (rest := core.receive_now()) is not None:
+        handed_out.add(rest.data())
+    assert handed_out == left
+    assert partition.deliveries.consumed == 2 * sum(sizes)
 
 
 def test_a_forked_child_hands_out_nothing_and_cannot_hang() -> None:

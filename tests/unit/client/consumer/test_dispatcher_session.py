@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pulsar_ray.client.acks.ack_sender import AckSender
+from pulsar_ray.client.acks.ack_tracker import AckBatch
 from pulsar_ray.client.acks.partition_acks import PartitionAcks
 from pulsar_ray.client.acks.unanswered_requests import UnansweredRequests
 from pulsar_ray.client.consumer.dispatcher_session import DispatcherSession
@@ -64,6 +65,9 @@ class Consumer:
 
     def credit_beside(self) -> Sequence[Buffer]:
         return ()
+
+    def acknowledged(self, batch: AckBatch) -> None:
+        """Nothing waits in a queue."""
 
     def received(self) -> tuple[int, int]:
         return 0, 0

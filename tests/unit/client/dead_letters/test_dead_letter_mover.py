@@ -18,7 +18,7 @@ from pulsar_ray.errors import TopicTerminated
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.session.requests import Acknowledge, NegativeAcknowledge, Reset
 from pulsar_ray.testing.waiting import wait_until
-from tests.unit.client.consumer.delivering import DispatcherLink, core_of, deliver, open_partition
+from tests.unit.client.consumer.delivering import LEDGER, DispatcherLink, core_of, deliver, open_partition
 
 LIMIT = 2
 
@@ -112,6 +112,17 @@ def test_a_refused_copy_leaves_its_message_to_come_again(moving: Moving) -> None
     assert len(moving.partition.ack_sender.nacks) == 1
     assert not moving.asked(Acknowledge)
     assert not moving.asked(NegativeAcknowledge), "not at once, though the redelivery delay is none"
+
+
+def test_what_was_acknowledged_while_it_waited_is_not_copied(moving: Moving) -> None:
+    deliver(moving.partition, 1, b"fine")
+    deliver(moving.partition, 2, b"late", count=LIMIT + 1)
+    deliver(moving.partition, 3, b"poison", count=LIMIT + 1)
+    with moving.core.lock:
+        moving.partition.ack_sender.acks.add(LEDGER, 1)
+    assert moving.core.receive(0.0).data() == b"fine"
+    wait_until(lambda: moving.partition.deliveries.consumed == 3, what="the move")
+    assert moving.producers.sent == [b"poison"]
 
 
 def test_behind_a_seek_the_copied_message_is_not_acknowledged(moving: Moving) -> None:
