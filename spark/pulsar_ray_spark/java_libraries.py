@@ -10,13 +10,15 @@ removes it. Executors use the one in the directory of the Ray session.
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
+
+from pulsar_ray.closed_places import open_trusted_directory, remove_tree
+from pulsar_ray.errors import UntrustedPath
 
 UNPACKING_S = 600.0
 """A library that nobody has loaded may be one that is being unpacked."""
@@ -29,32 +31,45 @@ def remove_java_libraries(ray_directory: Path = _RAY_DIRECTORY) -> None:
 
     A loaded copy's file is not needed, nor is that of a killed JVM.
     """
+    # Everybody may write in Ray's directory: what lies there is looked at and removed through descriptors.
+    with suppress(OSError, UntrustedPath):
+        top = open_trusted_directory(ray_directory)
+        try:
+            _remove_unneeded(ray_directory, top)
+        finally:
+            os.close(top)
+
+
+def _remove_unneeded(ray_directory: Path, top: int) -> None:
     # Another session of this user may remove the same ones at the same time.
-    copies: list[tuple[Path, float]] = []
-    for path in ray_directory.glob("[0-9]*"):
-        with suppress(OSError):
-            if _is_ours(path):
-                copies.append((path, _age_s(path)))
+    copies: dict[str, float] = {}
+    for name in os.listdir(top):
+        if name.isdigit():
+            with suppress(OSError, UntrustedPath):
+                copies[name] = _age_s(name, top)
     if not copies:
         return
     loaded = set(_loaded_from())
-    for path, age_s in copies:
-        if path in loaded or age_s > UNPACKING_S:
-            shutil.rmtree(path, ignore_errors=True)
+    for name, age_s in copies.items():
+        if ray_directory / name in loaded or age_s > UNPACKING_S:
+            remove_tree(name, top)
 
 
-def _is_ours(path: Path) -> bool:
-    return (
-        path.name.isdigit()
-        and path.is_dir()
-        and not path.is_symlink()
-        and path.stat().st_uid == os.getuid()
-        and {child.name for child in path.iterdir()} <= _CONTENT
-    )
+def _age_s(name: str, top: int) -> float:
+    """Return how long ago a copy was written to.
 
-
-def _age_s(path: Path) -> float:
-    return time.time() - max(part.stat().st_mtime for part in (path, *path.iterdir()))
+    Raises UntrustedPath if it is none of this user's, OSError.
+    """
+    directory = open_trusted_directory(name, dir_fd=top)
+    try:
+        files = os.listdir(directory)
+        found = os.fstat(directory)
+        if found.st_uid != os.geteuid() or not set(files) <= _CONTENT:
+            raise UntrustedPath(f"{name} is no copy of this user's")
+        parts = [os.stat(file, dir_fd=directory, follow_symlinks=False) for file in files]
+        return time.time() - max(part.st_mtime for part in (found, *parts))
+    finally:
+        os.close(directory)
 
 
 def _loaded_from() -> Iterator[Path]:

@@ -68,3 +68,13 @@ def test_a_directory_with_anything_else_stays(tmp_path: Path) -> None:
 
 def test_nothing_there_is_no_error(tmp_path: Path) -> None:
     remove_java_libraries(tmp_path / "none")
+
+
+def test_a_link_in_the_place_of_a_copy_stays_and_so_does_what_it_leads_to(tmp_path: Path) -> None:
+    foreign = unpacked(tmp_path / "foreign", "1795406494819", UNPACKING_S + 60)
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "1795406494819").symlink_to(foreign)
+    (tmp_path / "link").symlink_to(tmp_path / "foreign")
+    for directory in (tmp_path / "ray", tmp_path / "link"):
+        remove_java_libraries(directory)
+    assert (foreign / LIBRARY).exists()

@@ -1,16 +1,27 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import BrokerPersistenceError
-from pulsar_ray.launch.embedded import EmbeddedRecord, join_embedded, read_record, write_record
+from pulsar_ray.errors import BrokerPersistenceError, ConnectError, UntrustedPath
+from pulsar_ray.launch import embedded
+from pulsar_ray.launch.embedded import (
+    EmbeddedRecord,
+    join_embedded,
+    read_record,
+    record_failure,
+    stop_embedded,
+    write_record,
+)
 from pulsar_ray.ledger.owner_lock import start_time
+from tests.other_user import SOMEBODY, needs_root
 
 
 @pytest.fixture
@@ -51,3 +62,42 @@ def test_a_directory_in_which_nothing_can_be_written_is_a_typed_error(data_dir: 
         write_record(data_dir, "192.0.2.1:6379", "http://127.0.0.1:8265")
     with pytest.raises(BrokerPersistenceError, match=f"{data_dir} cannot be used as data directory"):
         join_embedded(Settings(data_dir=str(data_dir)))
+
+
+@needs_root
+@pytest.mark.parametrize("part", ["run", "run/standalone.json"])
+def test_a_record_that_another_user_may_have_put_there_is_none(data_dir: Path, part: str) -> None:
+    """It says which Ray gets this user's token, and which process `pulsar-ray stop` ends."""
+    write_record(data_dir, "192.0.2.1:6379", "http://127.0.0.1:8265")
+    assert read_record(data_dir) is not None
+    os.chown(data_dir / part, SOMEBODY, SOMEBODY)
+    assert read_record(data_dir) is None
+    assert stop_embedded(data_dir) is None
+
+
+def test_a_record_in_a_directory_in_which_others_may_write_is_none(data_dir: Path) -> None:
+    write_record(data_dir, "192.0.2.1:6379", "http://127.0.0.1:8265")
+    (data_dir / "run").chmod(0o777)
+    assert read_record(data_dir) is None
+
+
+def start(data_dir: Path) -> None:
+    embedded._start(data_dir, Settings(data_dir=str(data_dir)))
+
+
+@pytest.mark.parametrize(
+    ("file", "writes"),
+    [
+        ("standalone.settings", start),
+        ("standalone.failed", lambda data_dir: record_failure(data_dir, ConnectError("no Ray"))),
+        ("standalone.json.new", lambda data_dir: write_record(data_dir, "192.0.2.1:6379", "")),
+    ],
+)
+def test_a_link_in_the_run_directory_is_not_written_through(
+    data_dir: Path, file: str, writes: Callable[[Path], object]
+) -> None:
+    (data_dir / "victim").write_text("precious")
+    (data_dir / "run" / file).symlink_to(data_dir / "victim")
+    with pytest.raises(UntrustedPath, match="link"):
+        writes(data_dir)
+    assert (data_dir / "victim").read_text() == "precious"
