@@ -202,6 +202,7 @@ class Client:
         start_paused: bool = False,
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: int = 60,
+        pattern_auto_discovery_period: int = 60,
     ) -> Consumer:
         """A consumer on a subscription, which is created if it does not exist.
 

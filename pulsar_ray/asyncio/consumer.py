@@ -22,6 +22,7 @@ from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.client.options.checks import check_number
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.client.received.batch_collector import (
+    ANY_BYTES,
     FOREVER_S,
     BatchCollector,
     batch_limits,
@@ -104,7 +105,7 @@ class Consumer(LazyHandle[LoopConsumer]):
         check_number("max_messages", max_messages, 1)
         timeout_s = FOREVER_S if timeout_millis is None else receive_timeout_s(timeout_millis)
         inner.core.widen(2 * max_messages)
-        taken = BatchCollector(max_messages, 2**62, fills=False)
+        taken = BatchCollector(max_messages, ANY_BYTES, fills=False)
         await receive_into(inner.core, taken, timeout_s)
         if not taken.parts:
             raise Timeout(f"no message arrived in {timeout_millis} ms")
@@ -176,7 +177,7 @@ class Consumer(LazyHandle[LoopConsumer]):
         (await self._open_first()).negative_acknowledge_arrow(table)
 
     async def reconsume_later(
-        self, message: Message | MessageId, delay: timedelta, properties: dict[str, str] | None = None
+        self, message: Message, delay: timedelta, properties: dict[str, str] | None = None
     ) -> None:
         """Send a message to the retry letter topic, to come again after a delay.
 
@@ -194,7 +195,6 @@ class Consumer(LazyHandle[LoopConsumer]):
             await Producer(self._client, lent.producer.options, lent.producer).send(**letter.arguments)
         finally:
             letters.give_back(lent)
-        assert isinstance(message, Message)
         inner.acknowledge(message)
         await asyncio.shield(self._confirm(inner.partition_of(message)))
 

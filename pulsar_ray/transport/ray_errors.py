@@ -27,7 +27,10 @@ def translated(what: str) -> Iterator[None]:
     try:
         yield
     except ray_errors.GetTimeoutError:
-        raise Timeout(f"{what}: no answer in time") from None
+        raise Timeout(
+            f"{what}: no answer in time; its process is busy or still starting, which takes longer while "
+            "many do. Try again, or with a larger operation_timeout_seconds; whether it was done is unknown"
+        ) from None
     except ray_errors.RayTaskError as error:
         # Before PulsarException: Ray raises a class of both, whose text is the actor's traceback.
         cause = error.cause

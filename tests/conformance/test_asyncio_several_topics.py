@@ -37,3 +37,15 @@ async def test_what_is_acknowledged_of_a_deleted_topic_is_nobodys_concern(
         async with await client.create_producer(kept) as producer:
             await producer.send(b"2")
         assert await values(consumer, 1) == [b"2"]
+
+
+@on_a_loop
+async def test_a_pattern_finds_what_appears_within_the_period_that_is_given(broker: Broker) -> None:
+    name = broker.topic()
+    async with broker.asyncio_client() as client:
+        consumer = await client.subscribe(
+            f"{name}-.*", "s", is_pattern_topic=True, pattern_auto_discovery_period=1
+        )
+        async with await client.create_producer(f"{name}-late") as producer:
+            await producer.send(b"1")
+        assert await values(consumer, 1) == [b"1"]

@@ -174,6 +174,20 @@ def test_batch_receive_returns_at_its_bytes_and_at_its_timeout(broker: Broker, c
     assert got == [b"%d" % number * 1000 for number in range(7)]
 
 
+def test_a_message_above_the_bytes_of_a_batch_comes_alone_and_at_once(broker: Broker, client: Client) -> None:
+    topic, sizes = broker.topic(), [100, 100, 5000, 100, 100, 900, 900, 900]
+    consumer = client.subscribe(topic, "s", batch_receive_policy=ConsumerBatchReceivePolicy(-1, 1000, -1))
+    producer = client.create_producer(topic)
+    for size in sizes:
+        producer.send(bytes(size))
+    got: list[list[int]] = []
+    # Without a timeout a batch that is not full would be waited for without end.
+    while sum(map(len, got)) < len(sizes) - 1:
+        got.append([len(message.data()) for message in consumer.batch_receive()])
+    assert got[:2] == [[100, 100], [5000]]
+    assert all(sum(batch) <= 1000 for batch in got[2:])
+
+
 def test_single_receives_and_batches_mix(broker: Broker, client: Client) -> None:
     topic = broker.topic()
     client.create_producer(topic).send_many(numbers(0, 30))

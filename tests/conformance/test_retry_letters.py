@@ -160,7 +160,7 @@ def test_wrong_arguments_leave_the_message_as_it_is(
     with pytest.raises(ValueError, match=complaint):
         consumer.reconsume_later(message, delay, properties)
     with pytest.raises(ValueError, match="received Message"):
-        consumer.reconsume_later(message.message_id(), AT_ONCE)
+        consumer.reconsume_later(message.message_id(), AT_ONCE)  # type: ignore[arg-type]
     consumer.redeliver_unacknowledged_messages()
     wait_until(lambda: consumer.receive(WAIT_MS).data() == b"x", what="the message")
 

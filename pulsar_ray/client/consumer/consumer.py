@@ -28,6 +28,7 @@ from pulsar_ray.client.options.checks import check_number
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.client.options.policies import ConsumerEventListener
 from pulsar_ray.client.received.batch_collector import (
+    ANY_BYTES,
     FOREVER_S,
     BatchCollector,
     batch_limits,
@@ -146,7 +147,7 @@ class Consumer(LazyHandle):
         check_number("max_messages", max_messages, 1)
         wait_s = FOREVER_S if timeout_millis is None else receive_timeout_s(timeout_millis)
         self._core.widen(2 * max_messages)
-        taken = BatchCollector(max_messages, 2**62, fills=False)
+        taken = BatchCollector(max_messages, ANY_BYTES, fills=False)
         self._core.take_into(taken, time.monotonic() + wait_s)
         if not taken.parts:
             raise Timeout(f"no message arrived in {timeout_millis} ms")
@@ -245,7 +246,7 @@ class Consumer(LazyHandle):
         self._acks.add_negative_table(table)
 
     def reconsume_later(
-        self, message: Message | MessageId, delay: timedelta, properties: dict[str, str] | None = None
+        self, message: Message, delay: timedelta, properties: dict[str, str] | None = None
     ) -> None:
         """Send a message to the retry letter topic, to come again after a delay.
 
@@ -258,7 +259,6 @@ class Consumer(LazyHandle):
         letter = self.letters.retried_later(message, delay, properties)
         with self.letters.lent(letter) as producer:
             producer.send(**letter.arguments)
-        assert isinstance(message, Message)
         self._acks.add_parts([BlockRows(message.block, [message.row])])
         self.partition_of(message).ack_sender.acknowledge_durably(self._deadline())
 

@@ -14,7 +14,7 @@ from pulsar_ray.client.consumer.consumer_core import ConsumerCore
 from pulsar_ray.client.consumer.reader import Reader
 from pulsar_ray.client.options.checks import check_text, check_type
 from pulsar_ray.client.options.schema import Schema
-from pulsar_ray.client.received.batch_collector import BatchCollector
+from pulsar_ray.client.received.batch_collector import ANY_BYTES, BatchCollector
 from pulsar_ray.client.received.message import MessageBatchView
 from pulsar_ray.errors import AlreadyClosed, NotAllowedError, PulsarException
 from pulsar_ray.model.message_id import MessageId
@@ -88,7 +88,7 @@ class TableView:
         threading.Thread(target=self._follow, name="pulsar-ray-table", daemon=True).start()
 
     def _take(self) -> MessageBatchView:
-        taken = BatchCollector(MESSAGES_AT_ONCE, 2**62, fills=False)
+        taken = BatchCollector(MESSAGES_AT_ONCE, ANY_BYTES, fills=False)
         self._core.take_into(taken, time.monotonic() + LOOK_INTERVAL_S)
         view = MessageBatchView(taken.parts)
         if taken.parts:

@@ -8,13 +8,15 @@ from pulsar_ray.client.received.queued_delivery import Origin
 from pulsar_ray.client.received.received_block import ReceivedBlock
 
 FOREVER_S = 1e9
+ANY_BYTES = 2**62
+"""Of a collector that does not count them."""
 
 
 class BatchCollector:
     """Collects rows up to a number of messages and bytes.
 
     With `fills` it waits until a limit is reached, else it has enough once the first rows came. A message
-    above `max_bytes` comes alone.
+    above `max_bytes` comes alone. Of a whole block its bytes count, of some of its rows those of the values.
     """
 
     def __init__(self, max_messages: int, max_bytes: int, *, fills: bool) -> None:
@@ -24,6 +26,7 @@ class BatchCollector:
         """Whether a limit is reached."""
         self._messages_left = max_messages
         self._bytes_left = max_bytes
+        self._counts_bytes = max_bytes < ANY_BYTES
         self._fills = fills
 
     @property
@@ -40,7 +43,8 @@ class BatchCollector:
         count = len(rows)
         if count < self._messages_left and block.decoded.header.uncompressed_length < self._bytes_left:
             self._messages_left -= count
-            self._bytes_left -= _share(block, count)
+            if self._counts_bytes:
+                self._bytes_left -= _size(block, rows)
         else:
             count = self._add_last(block, rows)
             part = BlockRows(block, rows[:count])
@@ -53,7 +57,8 @@ class BatchCollector:
         """How many of these rows fit, if they may be too many or too large."""
         wanted = rows[: self._messages_left]
         fitting, size = _fitting(block, wanted, self._bytes_left)
-        fitting = max(fitting, 0 if self.parts else 1)
+        if not fitting and not self.parts:
+            fitting, size = 1, self._bytes_left  # it is larger than all that may come at once
         self._messages_left -= fitting
         self._bytes_left = self._bytes_left - size if fitting == len(wanted) else 0
         self.is_full = self._messages_left <= 0 or self._bytes_left <= 0
@@ -64,7 +69,7 @@ def batch_limits(policy: ConsumerBatchReceivePolicy | None) -> tuple[BatchCollec
     """A collector for one batch receive, and how long it waits, in seconds."""
     limits = policy or DEFAULT_BATCH_RECEIVE_POLICY
     most = limits.max_num_message if limits.max_num_message > 0 else 2**31
-    size = limits.max_num_bytes if limits.max_num_bytes > 0 else 2**62
+    size = limits.max_num_bytes if limits.max_num_bytes > 0 else ANY_BYTES
     timeout_s = limits.timeout_ms / 1000 if limits.timeout_ms > 0 else FOREVER_S
     return BatchCollector(most, size, fills=policy is not None), timeout_s
 
@@ -76,15 +81,17 @@ def receive_timeout_s(timeout_millis: int) -> float:
     return timeout_millis / 1000
 
 
-def _share(block: ReceivedBlock, count: int) -> int:
-    """The bytes of so many rows of a block."""
-    return block.decoded.header.uncompressed_length * count // block.message_count
+def _size(block: ReceivedBlock, rows: Rows) -> int:
+    """The bytes of these rows of a block; they may be of any size."""
+    if len(rows) == block.message_count:
+        return block.decoded.header.uncompressed_length
+    return sum(len(value or b"") for value in items_of(block.values, rows))
 
 
 def _fitting(block: ReceivedBlock, rows: Rows, max_bytes: int) -> tuple[int, int]:
     """How many of these rows fit into so many bytes, and their size."""
     if block.decoded.header.uncompressed_length < max_bytes:
-        return len(rows), _share(block, len(rows))
+        return len(rows), _size(block, rows)
     size = 0
     for fitting, value in enumerate(items_of(block.values, rows)):
         length = len(value or b"")

@@ -9,7 +9,7 @@ import pytest
 import ray
 import ray.exceptions as ray_errors
 
-from pulsar_ray.errors import AlreadyClosed, BrokerPersistenceError
+from pulsar_ray.errors import AlreadyClosed, BrokerPersistenceError, Timeout
 from pulsar_ray.transport.ray_calls import ClientCalls, RayCalls
 from pulsar_ray.transport.ray_errors import translated
 
@@ -47,6 +47,14 @@ def test_an_answer_that_comes_too_late_is_taken_nevertheless(monkeypatch: pytest
     with pytest.raises(ray_errors.GetTimeoutError):
         calls.result(calls.made(reference), timeout_s=0.01)
     assert reference.taken == 1
+
+
+def test_a_call_without_an_answer_says_why_that_may_be_and_what_to_do() -> None:
+    with (
+        pytest.raises(Timeout, match=r"t\.attach: .* still starting.*operation_timeout_seconds"),
+        translated("t.attach"),
+    ):
+        raise ray_errors.GetTimeoutError
 
 
 class Reference:

@@ -154,6 +154,10 @@ def test_partitions_share_the_total_queue() -> None:
     assert core.window == 50
     core.widen(400)
     assert core.window == 400
+    small = core_of(TOPIC, f"{TOPIC}2", max_total_receiver_queue_size_across_partitions=1)
+    for topic in (TOPIC, f"{TOPIC}2"):
+        open_partition(small, topic)
+        assert small.window == 1, "a partition without room would never be heard"
 
 
 def test_the_end_reaches_threads_and_receivers_that_wait() -> None:
