@@ -443,10 +443,12 @@ class CorruptData(ChecksumError):
 
 
 class DataLost(ReadError):
-    """Messages that were asked for are trimmed.
+    """Messages that were asked for are trimmed, or their topic was deleted and made anew.
 
     The text names the topics and the positions from and to which they are gone.
     """
+
+    retriable = False
 
 
 class UnsupportedFormatVersion(UnsupportedVersionError):

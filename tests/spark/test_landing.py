@@ -260,6 +260,65 @@ def test_a_round_that_is_finished_after_a_crash_misses_what_is_trimmed_meanwhile
     assert lander.values() == numbered(10, 20)
 
 
+@pytest.mark.parametrize("is_empty", [False, True])
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_a_topic_that_was_deleted_and_made_anew_is_another_one(
+    broker: Broker, publish: Publish, tmp_path: Path, partitions: int, is_empty: bool
+) -> None:
+    """Its messages behind the last round were never landed, also those of one that was landed as empty."""
+    topic, topics = broker.topic(partitions), broker.admin().topics
+    lander = Lander(broker, topic, tmp_path / "landed")
+    landed = [] if is_empty else numbered(10)
+    publish(topic, landed)
+    lander.land()
+    publish(topic, numbered(10, 20))
+    topics.delete(topic, force=True)
+    topics.create_partitioned_topic(topic, partitions) if partitions else topics.create_topic(topic)
+    topics.create_subscription(topic, "keep")
+    publish(topic, numbered(20, 25))
+    for _ in range(2):
+        with pytest.raises(DataLost, match=f"{topic}.*made anew since.*fail_on_data_loss=False"):
+            lander.land()
+    assert sorted(lander.values()) == sorted(landed)
+    lander.fail_on_data_loss = False
+    lander.land()
+    lander.fail_on_data_loss = True
+    publish(topic, numbered(25, 30))
+    lander.land()
+    assert sorted(lander.values()) == sorted([*landed, *numbered(20, 30)])
+
+
+def test_a_round_of_a_topic_that_was_replaced_before_its_files_were_there_is_missed(
+    broker: Broker, publish: Publish, tmp_path: Path
+) -> None:
+    topic = broker.topic()
+    lander = Lander(broker, topic, tmp_path / "landed")
+    publish(topic, numbered(10))
+    with pytest.raises(Killed):
+        lander.land(killer=Killer(4))
+    broker.admin().topics.delete(topic, force=True)
+    broker.admin().topics.create_topic(topic)
+    with pytest.raises(DataLost, match=f"{topic}.*made anew since"):
+        lander.land()
+
+
+def test_a_landing_whose_messages_were_truncated_ends_with_the_error(
+    broker: Broker, publish: Publish, tmp_path: Path
+) -> None:
+    topic = broker.topic()
+    lander = Lander(broker, topic, tmp_path / "landed")
+    publish(topic, numbered(10))
+    lander.land()
+    publish(topic, numbered(10, 20))
+    broker.admin().topics.truncate(topic)
+    publish(topic, numbered(20, 25))
+    log = lander.log()
+    landing = Landing(NAME, lambda _: lander.runner(log), "earliest", 0.01)
+    with pytest.raises(DataLost, match=f"{topic} from"):
+        landing.await_termination(60)
+    assert not landing.is_active
+
+
 def test_a_round_whose_file_is_there_misses_nothing_that_is_trimmed_since(
     broker: Broker, publish: Publish, tmp_path: Path
 ) -> None:
@@ -397,7 +456,7 @@ def test_no_pattern_lands_the_rounds_of_landings() -> None:
 )
 def test_messages_that_are_gone_are_missed(asked: Position, trimmed: Position, lost: bool) -> None:
     first = max(asked, trimmed.next())
-    planned = PlannedPartition("t", -1, first, Position(8, 0), [first], trimmed)
+    planned = PlannedPartition("t", -1, first, Position(8, 0), [first], trimmed, 0)
     with pytest.raises(DataLost, match="t from 5:2 to") if lost else nullcontext():
         check_kept(planned, asked, NAME)
 

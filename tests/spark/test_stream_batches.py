@@ -230,3 +230,34 @@ def test_messages_that_are_trimmed_under_a_query_end_it_unless_they_may(tmp_path
     streamer.stream()
     assert streamer.values() == [*numbered(1), *numbered(20, 25)]
     broker.close()
+
+
+@pytest.mark.parametrize("is_planned", [False, True])
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_a_topic_that_is_replaced_under_a_query_ends_it_unless_messages_may_be_lost(
+    broker: Broker, publish: Publish, is_empty: bool, is_planned: bool
+) -> None:
+    """Its messages behind the last batch were never read, those of a planned batch included."""
+    topic, topics = broker.topic(), broker.admin().topics
+    streamer = Streamer(broker, topic)
+    read = [] if is_empty else numbered(5)
+    publish(topic, read)
+    streamer.stream()
+    publish(topic, numbered(5, 10))
+    if is_planned:
+        with pytest.raises(Killed):
+            streamer.stream(killer=Killer(2))
+    topics.delete(topic, force=True)
+    topics.create_topic(topic)
+    topics.create_subscription(topic, "keep")
+    publish(topic, numbered(10, 15))
+    for _ in range(2):
+        with pytest.raises(DataLost, match=f"{topic}.*made anew since"):
+            streamer.stream()
+    streamer.may_lose = True
+    streamer.stream()
+    streamer.may_lose = False
+    publish(topic, numbered(15, 20))
+    streamer.stream()
+    assert streamer.values() == [*read, *numbered(10, 20)]
+    assert streamer.backlog(topic) == 0

@@ -120,7 +120,31 @@ def test_what_passes_by_itself_is_retriable(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["MessageTooBig", "ProtocolError", "ForkedClient", "CorruptData", "ConsumerBusy"]
+    "name", ["MessageTooBig", "ProtocolError", "ForkedClient", "CorruptData", "ConsumerBusy", "DataLost"]
 )
 def test_what_stays_wrong_is_not_retriable(name: str) -> None:
     assert not getattr(errors, name).retriable
+
+
+PASSES = {
+    "ConnectError": "a broker that starts",
+    "DiskSpaceLow": "a disk on which somebody makes room",
+    "Fenced": "a newer owner, which is found",
+    "MemoryBufferIsFull": "messages on their way",
+    "Moved": "an actor that is started",
+    "NotConnected": "a connection that comes back",
+    "ProducerBlockedQuotaExceededError": "a backlog that is read",
+    "ProducerBlockedQuotaExceededException": "a backlog that is read",
+    "ProducerQueueIsFull": "messages on their way",
+    "ReadError": "a connection that comes back",
+    "ServiceUnitNotReady": "an actor that starts",
+    "SessionLost": "an attachment that is made again",
+    "Timeout": "an answer that comes later",
+    "TooManyLookupRequestException": "requests that end",
+    "WrongNode": "a node that comes back",
+}
+"""What each retriable error waits for. Loops that try again for ever end by every other one."""
+
+
+def test_whatever_is_retriable_waits_for_something_that_comes_by_itself() -> None:
+    assert {cls.__name__ for cls in ALL_ERRORS if cls.retriable} == PASSES.keys()

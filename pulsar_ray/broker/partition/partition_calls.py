@@ -225,6 +225,7 @@ class PartitionCalls:
         segments before the last one of them, in which messages that end in the range may begin.
         `end` is exclusive; both bounds as `seek_position` takes them, or {"subscription": name} for the entry
         behind that subscription's mark-delete position. `trimmed` is the last entry that is gone for good.
+        The partition's `number` tells it from others that had or will have its name.
         """
         self._check_room_for_lease()
         first, stop = await self._bound(start), await self._bound(end)
@@ -243,6 +244,7 @@ class PartitionCalls:
             "starts": [list(group.first) for group in groups],
             "log": segments_before(self._ledger.segments(), groups, LOOK_BACK_SEGMENTS),
             "trimmed": list(self._ledger.trimmed_position),
+            "number": self._ledger.identity.number,
         }
 
     async def measure_range(

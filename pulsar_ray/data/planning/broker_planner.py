@@ -24,7 +24,7 @@ from pulsar_ray.data.planning.plan import (
 from pulsar_ray.data.planning.range_leases import CALL_TIMEOUT_S, LEASE_MS, RangeLeases
 from pulsar_ray.launch.connect import connect
 from pulsar_ray.model.message_id import MessageId
-from pulsar_ray.model.position import LATEST, Position
+from pulsar_ray.model.position import EARLIEST, LATEST, Position
 from pulsar_ray.transport.cluster import Cluster, PartitionRoute
 
 SLICE_BYTES = 32 * 1024 * 1024
@@ -121,15 +121,14 @@ def target_of(bound: Bound, partition: int) -> Any:
 
 
 def _lost(route: PartitionRoute, planned: dict[str, Any], start: Bound, end: Bound) -> list[LostRange]:
-    if not isinstance(start, AtMessages):
-        return []
-    stop = LATEST if not isinstance(end, AtMessages) else _position(end, route.partition)
-    asked, trimmed = _position(start, route.partition), Position(*planned["trimmed"])
-    lost = lost_of(route.topic, asked, stop, trimmed)
+    asked, stop = _position(start, route.partition, EARLIEST), _position(end, route.partition, LATEST)
+    lost = lost_of(route.topic, asked, stop, Position(*planned["trimmed"]), planned["number"])
     return [] if lost is None else [lost]
 
 
-def _position(bound: AtMessages, partition: int) -> Position:
+def _position(bound: Bound, partition: int, otherwise: Position) -> Position:
+    if not isinstance(bound, AtMessages):
+        return otherwise
     message_id = bound.of_partition(partition)
     return Position(message_id.ledger_id(), message_id.entry_id())
 

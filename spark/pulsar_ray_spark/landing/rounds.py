@@ -78,7 +78,8 @@ class LandingRound:
 class PlannedPartition:
     """A range of a partition.
 
-    Pieces of about a file's size begin at `starts`. `trimmed` is the last entry that is gone for good.
+    Pieces of about a file's size begin at `starts`. `trimmed` is the last entry that is gone for good, and
+    `number` the partition's, which no other of its name has.
     """
 
     topic: str
@@ -87,6 +88,7 @@ class PlannedPartition:
     end: Position
     starts: Sequence[Position]
     trimmed: Position = EARLIEST
+    number: int = 0
 
     def files(self, max_files: int) -> list[FileRange]:
         """The first files of the range."""

@@ -14,9 +14,9 @@ from pulsar_ray.admin.admin import Admin
 from pulsar_ray.admin.topic_calls import TopicCalls
 from pulsar_ray.client.consumer.topic_pattern import TopicPattern
 from pulsar_ray.data.planning.broker_planner import target_of
-from pulsar_ray.data.planning.lost_ranges import LostRange, lost_of
+from pulsar_ray.data.planning.lost_ranges import LostRange, beginning_of, lost_of
 from pulsar_ray.data.planning.plan import Bound, ReadRange, SegmentSlice, Topics, segments_before
-from pulsar_ray.errors import DataLost, PulsarException
+from pulsar_ray.errors import DataLost, PulsarException, SubscriptionNotFound
 from pulsar_ray.model.position import EARLIEST, Position
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.cluster import PartitionRoute
@@ -56,11 +56,14 @@ class TopicSource:
         return {name: Position(*last["position"]).next() for name, last in lasts.items()}
 
     def first_positions(self, start: Bound) -> dict[str, Position]:
-        """The positions that a bound stands for now, of each partition; held from now on."""
+        """The positions that a bound stands for now, of each partition; held from now on.
+
+        They say which partition they are of, also where nothing is stored: another of its name has others.
+        """
         positions = {}
         for name in self.partitions():
             planned = self._planned(self.held(name), start, "latest", _WHOLE)
-            positions[name] = planned.first
+            positions[name] = max(planned.first, beginning_of(planned.number))
         return positions
 
     def plan(
@@ -93,7 +96,7 @@ class TopicSource:
         read_range = ReadRange(
             node_id, file.topic, file.partition, segments, file.first, file.end, before=before
         )
-        lost = lost_of(file.topic, file.first, file.end, Position(*answer["trimmed"]))
+        lost = lost_of(file.topic, file.first, file.end, Position(*answer["trimmed"]), answer["number"])
         try:
             yield LeasedRange(read_range, lost if self._fail_on_data_loss else None)
         finally:
@@ -107,9 +110,17 @@ class TopicSource:
         for name, position in positions.items():
             if position.ledger_id >= 0:
                 mark = [position.ledger_id, position.entry_id - 1]
-                self._calls.ask_dispatcher(
-                    self.held(name), self._subscription, "acknowledge_messages_through", position=mark
-                )
+                try:
+                    self._acknowledge(name, mark)
+                except SubscriptionNotFound:
+                    # The topic is another one by now, or the subscription was deleted: this brings it back.
+                    self._registered.discard(name)
+                    self._acknowledge(name, mark)
+
+    def _acknowledge(self, name: str, mark: list[int]) -> None:
+        self._calls.ask_dispatcher(
+            self.held(name), self._subscription, "acknowledge_messages_through", position=mark
+        )
 
     def wake_dispatcher(self, name: str) -> None:
         """Start the dispatcher of the subscription, unless it runs."""
@@ -154,7 +165,7 @@ class TopicSource:
         starts = [Position(*start) for start in answer["starts"]]
         first, stop = Position(*answer["first"]), Position(*answer["end"])
         return PlannedPartition(
-            route.topic, route.partition, first, stop, starts, Position(*answer["trimmed"])
+            route.topic, route.partition, first, stop, starts, Position(*answer["trimmed"]), answer["number"]
         )
 
     def _ask(self, route: PartitionRoute, start: Any, end: Any, slice_bytes: int) -> dict[str, Any]:
@@ -176,12 +187,12 @@ def _target(bound: Bound | Position, route: PartitionRoute) -> Any:
 
 
 def check_kept(planned: PlannedPartition, asked: Position, subscription: str) -> None:
-    """Raise DataLost if messages from the position on that comes next are trimmed."""
-    lost = lost_of(planned.topic, asked, planned.end, planned.trimmed)
+    """Raise DataLost if messages from the position on that comes next are gone."""
+    lost = lost_of(planned.topic, asked, planned.end, planned.trimmed, planned.number)
     if lost is not None:
+        trimmed = f" is trimmed: subscription {subscription!r} was moved or deleted, or messages expired"
         raise DataLost(
-            f"{lost} is trimmed: subscription {subscription!r} was moved or deleted, or messages expired; "
-            "give fail_on_data_loss=False to go on behind them"
+            f"{lost}{'' if lost.is_replaced else trimmed}; give fail_on_data_loss=False to go on behind them"
         )
 
 

@@ -37,8 +37,6 @@ class QueryTopics:
         """The places that a bound stands for now, of each partition; held from now on."""
         return {
             name: Place(position, batch_index_of(start, TopicName.parse(name).partition_index, position))
-            if position.ledger_id >= 0
-            else BEGINNING
             for name, position in self._source.first_positions(start).items()
         }
 

@@ -76,6 +76,25 @@ def test_what_is_trimmed_of_a_range_is_told_and_the_rest_is_read(broker: Broker)
         assert found == numbers(42 if start is ids[42] else 40, 45)
 
 
+@pytest.mark.parametrize("bound", ["start", "end"])
+def test_an_id_of_a_topic_that_was_deleted_bounds_nothing_of_its_successor(
+    broker: Broker, bound: str
+) -> None:
+    client, topic = broker.client(), broker.topic()
+    producer = client.create_producer(topic)
+    former = AtMessages((producer.send(b"former"),))
+    producer.close()
+    broker.admin().topics.delete(topic, force=True)
+    broker.admin().topics.create_topic(topic)
+    client.create_producer(topic).send(b"later")
+    start, end = (former, "latest") if bound == "start" else ("earliest", former)
+    with (
+        BrokerPlanner.on(broker.cluster).plan([topic], start, end) as plan,  # type: ignore[arg-type]
+        pytest.raises(DataLost, match=f"{topic}.*made anew since"),
+    ):
+        check_nothing_lost(plan.lost)
+
+
 def test_a_plan_keeps_its_files_until_it_is_left(broker: Broker) -> None:
     client, topic = broker.client(), broker.topic()
     kept = client.subscribe(topic, "holds everything back")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_ray.data.planning.lost_ranges import LostRange, check_nothing_lost, lost_of
+from pulsar_ray.data.planning.lost_ranges import LostRange, beginning_of, check_nothing_lost, lost_of
 from pulsar_ray.errors import DataLost
 from pulsar_ray.model.position import EARLIEST, LATEST, Position
 
@@ -24,11 +24,36 @@ TRIMMED = Position(5, 9)
 def test_lost_is_what_was_asked_for_by_its_place_and_is_trimmed(
     asked: Position, end: Position, lost: LostRange | None
 ) -> None:
-    assert lost_of("t", asked, end, TRIMMED) == lost
+    assert lost_of("t", asked, end, TRIMMED, 0) == lost
+
+
+OLD, NEW = beginning_of(4), beginning_of(9)
+MADE_ANEW = "made anew since"
+
+
+@pytest.mark.parametrize(
+    ("asked", "end", "is_lost"),
+    [
+        (OLD, LATEST, True),
+        (OLD, NEW.next(), True),
+        (OLD, OLD.next(), True),
+        (EARLIEST, OLD.next(), True),
+        (NEW, NEW.next(), False),
+        (EARLIEST, NEW.next(), False),
+        (EARLIEST, LATEST, False),
+    ],
+)
+def test_what_was_asked_for_of_a_topic_that_was_deleted_is_lost(
+    asked: Position, end: Position, is_lost: bool
+) -> None:
+    """Though nothing is trimmed of the topic that has its name now."""
+    lost = lost_of("t", asked, end, EARLIEST, 9)
+    assert (lost is not None) == is_lost
+    assert lost is None or MADE_ANEW in str(lost)
 
 
 def test_nothing_is_lost_of_a_log_that_nothing_was_trimmed_of() -> None:
-    assert lost_of("t", Position(0, 0), LATEST, EARLIEST) is None
+    assert lost_of("t", Position(0, 0), LATEST, EARLIEST, 0) is None
     check_nothing_lost([])
 
 
