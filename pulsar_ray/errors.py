@@ -74,6 +74,11 @@ class PulsarException(Exception):
     retriable: ClassVar[bool] = False
     fields: ClassVar[tuple[str, ...]] = ()
     """Names of the attributes that belong to the error besides its text."""
+    message_id: Any = None
+    """The `MessageId` of the stored block that could not be decoded, of an error that reading it raises.
+
+    It stands for all messages of the block: the consumer that raises it may acknowledge it, or negatively.
+    """
 
     def __init__(self, text: str = "") -> None:
         super().__init__(text)
@@ -96,6 +101,12 @@ class PulsarException(Exception):
     def details(self) -> dict[str, Any]:
         """The values of `fields`: plain values that a packet can carry."""
         return {name: getattr(self, name) for name in self.fields}
+
+    def of_message(self, message_id: Any) -> PulsarException:
+        """Name the stored block that could not be decoded, in `message_id` and in the text."""
+        self.message_id = message_id
+        self.text = f"{self.text} (message id {message_id})"
+        return self
 
     def again(self) -> PulsarException:
         """The same error as a new object; every raise of a kept error needs one.

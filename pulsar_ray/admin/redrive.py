@@ -13,7 +13,7 @@ from pulsar_ray.admin.topic_subscriptions import TopicSubscriptions
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.dead_letters.letter_producers import send_columns
 from pulsar_ray.client.dead_letters.letter_topics import REAL_TOPIC
-from pulsar_ray.client.dead_letters.letters import joined_columns, original_columns
+from pulsar_ray.client.dead_letters.letters import UNREADABLE_BLOCK, joined_columns, original_columns
 from pulsar_ray.client.options.checks import check_flag, check_number, check_optional_text
 from pulsar_ray.client.options.policies import ConsumerBatchReceivePolicy
 from pulsar_ray.client.producer.producer import Producer
@@ -115,7 +115,7 @@ class Redrive:
     ) -> dict[str, int]:
         counts: Counter[str] = Counter()
         left = limit
-        for block, rows in self._subscriptions.waiting(topic, subscription):
+        for block, rows in self._subscriptions.waiting(topic, subscription, readable=True):
             chunk = block.decoded.metadata.chunk
             if chunk is not None and chunk.chunk_id < chunk.num_chunks - 1:
                 continue  # the last one counts for the message
@@ -262,13 +262,17 @@ class _Targets:
             )
 
     def rows_of(self, block: ReceivedBlock, rows: Rows) -> dict[str, list[int]]:
-        """Rows by their target."""
-        if self.given is not None:
+        """Rows by their target.
+
+        A letter whose value is a stored block that could not be decoded was never a message: it has none.
+        """
+        if self.given is not None and block.properties is None:
             return {self.given: list(rows)}
         found: dict[str, list[int]] = {}
         for row in rows:
             of_row = {} if block.properties is None else block.properties[row]
-            found.setdefault(self._target(of_row.get(REAL_TOPIC, UNADDRESSED)), []).append(row)
+            target = self.given or self._target(of_row.get(REAL_TOPIC, UNADDRESSED))
+            found.setdefault(UNADDRESSED if UNREADABLE_BLOCK in of_row else target, []).append(row)
         return found
 
     def _target(self, name: str) -> str:

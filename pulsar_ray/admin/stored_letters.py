@@ -8,6 +8,7 @@ from typing import Protocol
 from pulsar_ray.client.received.block_rows import BlockRows
 from pulsar_ray.client.received.message import MessageBatchView
 from pulsar_ray.clock import Clock, SystemClock
+from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.position import EARLIEST, Position, entry_at
 
 NOTHING_OLD_MS = 30_000
@@ -30,15 +31,23 @@ def stored_letters(
 ) -> Iterator[list[BlockRows]]:
     """The messages up to the end of each partition, some at a time.
 
-    Later ones stay unacknowledged and go back when the consumer closes. A partition is done when its end or
-    something behind it has come: one that fills all the time does not hide what the others have. A partition
-    without an end was added later, and has nothing old.
+    Later ones stay unacknowledged and go back when the consumer closes, as do those that cannot be decoded. A
+    partition is done when its end or something behind it has come: one that fills all the time does not hide
+    what the others have. A partition without an end was added later, and has nothing old.
     """
     unfinished = {topic for topic, end in ends.items() if end.entry_id >= 0}
     clock = clock or SystemClock()
     last_old_ms = clock.monotonic_ms()
     while True:
-        received = consumer.batch_receive()
+        try:
+            received = consumer.batch_receive()
+        except PulsarException as error:
+            if error.message_id is None:
+                raise
+            place = Position(error.message_id.ledger_id(), error.message_id.entry_id())
+            if place >= ends.get(error.message_id.topic_name, EARLIEST):
+                unfinished.discard(error.message_id.topic_name)
+            continue
         old: list[BlockRows] = []
         for part in received.parts:
             topic, position = part.block.topic_name, _position(part)

@@ -183,8 +183,13 @@ class TopicSubscriptions:
             messages += [Message(block, row) for row in rows]
         return messages
 
-    def waiting(self, topic: str, subscription: str, count: int | None = None) -> Iterator[BlockRows]:
-        """Read unacknowledged messages piece by piece, partition by partition; all without a `count`."""
+    def waiting(
+        self, topic: str, subscription: str, count: int | None = None, *, readable: bool = False
+    ) -> Iterator[BlockRows]:
+        """Read unacknowledged messages piece by piece, partition by partition; all without a `count`.
+
+        Raises the error of a block that cannot be decoded, with its message id; `readable` leaves that out.
+        """
         left = _ALL if count is None else count
         for route in self._routes_with(topic, subscription):
             behind: list[int] | None = [-1, -1]
@@ -194,7 +199,13 @@ class TopicSubscriptions:
                     route, subscription, "peek", messages=asked, behind=behind
                 )
                 for described in answer["blocks"]:
-                    for part in _decoded(route, *described):
+                    try:
+                        parts = _decoded(route, *described)
+                    except PulsarException:
+                        if not readable:
+                            raise
+                        continue
+                    for part in parts:
                         left -= len(part.rows)
                         yield part
                 behind = answer["end"]
@@ -284,8 +295,13 @@ def _before_ms(older_than_seconds: Any) -> int:
 def _decoded(
     route: PartitionRoute, ledger_id: int, first_entry_id: int, rows: Any, count: int, data: bytes
 ) -> list[BlockRows]:
+    try:
+        decoded = decode_block(data, 0, route.topic)
+    except PulsarException as error:
+        place = ledger_id, first_entry_id
+        raise error.of_message(MessageId(route.partition, *place, topic_name=route.topic)) from None
     block = ReceivedBlock(
-        decode_block(data, 0, route.topic),
+        decoded,
         topic_name=route.topic,
         partition=route.partition,
         ledger_id=ledger_id,

@@ -209,6 +209,7 @@ class Delivery:
         "granted_rows",
         "group",
         "is_from_before",
+        "is_unreadable",
         "number",
         "rows",
     )
@@ -228,6 +229,8 @@ class Delivery:
         self.count = count
         self.group = group
         """The group of suspects that the rows belong to, if they are suspect."""
+        self.is_unreadable = False
+        """Whether its consumer cannot decode it: then it counts for one unacknowledged message."""
         self.is_from_before = False
         self.number = consumer.next_number
         self.granted_before = consumer.granted

@@ -83,7 +83,9 @@ class Dispatcher:
         self.type = SubscriptionType(settings, self.blocks)
         """The type of its consumers, with its policy and its slots of keys."""
         self._read_ahead = ReadAhead(settings, self.blocks, self._returning, self.consumers, self.type)
-        self._requests = RedeliveryRequests(self._redelivery, self._returning, self.consumers, self.type)
+        self._requests = RedeliveryRequests(
+            self._redelivery, self._returning, self.consumers, self.type, self.blocks
+        )
         self._granting = GrantMaker(cursor.counts, self.blocks, self.type, self.room, self._limits)
         self._rated = RatedGrants.of(settings, self._granting, None)
         self.now_ms = now_ms
@@ -469,6 +471,11 @@ class Dispatcher:
         """
         has_gone_back = self._requests.negative_acknowledge(consumer_id, items, queue)
         return [self._rewound(consumer_id)] if has_gone_back else []
+
+    def cannot_read(self, consumer_id: int, place: tuple[int, int], generation: int | None = None) -> None:
+        """A consumer cannot decode the block at (ledger id, first entry id): it counts for one message."""
+        if not self._precedes_seek(generation):
+            self._requests.cannot_read(consumer_id, place)
 
     def _rewound(self, consumer_id: int) -> DropQueue:
         self.generation += 1

@@ -1,11 +1,12 @@
-"""Consumers' requests for redelivery, some of which have to wait."""
+"""Consumers' requests about what they hold, some of which have to wait."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from pulsar_ray.dispatch.consumer import Consumer
+from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
+from pulsar_ray.dispatch.consumer import Consumer, Key
 from pulsar_ray.dispatch.policies.subscription_type import SubscriptionType
 from pulsar_ray.dispatch.redelivery import EMPTY_QUEUE, ConsumerQueue, NackItem, Redelivery
 from pulsar_ray.dispatch.returning_consumers import ReturningConsumers
@@ -20,6 +21,7 @@ class _Deferred(NamedTuple):
     through: int | None
     handed_over: int | None = None
     is_repeat: bool = False
+    unreadable: Key | None = None
 
 
 class RedeliveryRequests:
@@ -31,11 +33,13 @@ class RedeliveryRequests:
         returning: ReturningConsumers,
         consumers: Mapping[int, Consumer],
         kind: SubscriptionType,
+        blocks: DispatchBlocks,
     ) -> None:
         self._redelivery = redelivery
         self._returning = returning
         self._consumers = consumers
         self._type = kind
+        self._blocks = blocks
         self.deferred: list[_Deferred] = []
         """Requests that wait for blocks to be read."""
 
@@ -74,10 +78,23 @@ class RedeliveryRequests:
         self._redelivery.redeliver(consumer, None if is_ordered else through, handed_over)
         return is_ordered
 
+    def cannot_read(self, consumer_id: int, place: Key) -> None:
+        """Count a block for one message that its consumer cannot decode."""
+        consumer, block = self._consumers.get(consumer_id), self._blocks.index.get(place)
+        if consumer is None:
+            return
+        if block is not None:
+            self._blocks.count_as_one(consumer, block)
+        elif self._returning.is_claimed(consumer_id, place):
+            self.deferred.append(_Deferred(consumer_id, [], EMPTY_QUEUE, None, unreadable=place))
+
     def retry(self) -> Iterator[int]:
         """Blocks were read: do what waited for them; yields the consumers whose queues must go."""
         deferred, self.deferred = self.deferred, []
-        for consumer_id, items, queue, through, handed_over, is_repeat in deferred:
+        for consumer_id, items, queue, through, handed_over, is_repeat, unreadable in deferred:
+            if unreadable is not None:
+                self.cannot_read(consumer_id, unreadable)
+                continue
             if through is None:
                 has_gone_back = self.negative_acknowledge(consumer_id, items, queue)
             else:

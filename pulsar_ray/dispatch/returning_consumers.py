@@ -69,6 +69,10 @@ class ReturningConsumers:
         """Whether blocks this consumer holds are still to be read."""
         return any(consumer_id == claimant for claims in self.claims.values() for claimant, *_ in claims)
 
+    def is_claimed(self, consumer_id: int, key: tuple[int, int]) -> bool:
+        """Whether this consumer holds something of a block that is still to be read."""
+        return any(consumer_id == claimant for claimant, *_ in self.claims.get(key, ()))
+
     def drop_below(self, position: tuple[int, int]) -> None:
         """Everything below was read: claims there name nothing that is unacknowledged."""
         for stale in [claimed for claimed in self.claims if claimed < position]:

@@ -32,6 +32,7 @@ from xxhash import xxh3_64_intdigest
 
 from pulsar_ray.errors import CorruptData, InvalidMessage, MessageTooBig, UnsupportedFormatVersion
 from pulsar_ray.format.checksum import Buffer, checksum
+from pulsar_ray.format.columns import VALUE_COLUMN
 from pulsar_ray.format.metadata import (
     NO_METADATA,
     PADDING,
@@ -59,6 +60,7 @@ _KNOWN_FLAGS = 31
 RAW = 0
 ARROW = 1
 
+_BYTES_PER_ROW = 4
 _FIXED = struct.Struct("<HBBHBBIIIHHQQqqqQ")
 _UNSEALED = struct.Struct("<HBBHBBIIIHHQQqqq")
 _CHECKSUM = struct.Struct("<Q")
@@ -309,6 +311,20 @@ def _flags_of(metadata: BlockMetadata) -> int:
     if metadata.encryption is not None:
         flags |= ENCRYPTED
     return flags
+
+
+def check_claim(header: BlockHeader) -> None:
+    """Refuse a block that claims more messages than its payload can have; raises InvalidMessage.
+
+    Of each message in a batch Arrow stores where its value ends, in four bytes. Nothing is decoded for this:
+    a compressed payload can claim to become as large as it likes.
+    """
+    rows, length = header.message_count, header.uncompressed_length
+    if rows > 1 and header.columns & VALUE_COLUMN and length < _BYTES_PER_ROW * (rows + 1):
+        raise InvalidMessage(
+            f"a block of {rows} messages says that its payload has {length} bytes uncompressed: "
+            f"they take at least {_BYTES_PER_ROW * (rows + 1)}; repair the producer that made it"
+        )
 
 
 def check_block_size(

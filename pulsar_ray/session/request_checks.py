@@ -20,6 +20,7 @@ from pulsar_ray.session.requests import (
     Publish,
     RedeliverUnacknowledged,
     Request,
+    Unreadable,
 )
 
 
@@ -70,7 +71,8 @@ def _checks_of(kind: type[Any]) -> tuple[Check, ...]:
 
 # The types, and one range for all numbers, say enough of the frequent ones.
 _PLAIN: dict[type[Any], tuple[tuple[type[Any], ...], int]] = {
-    kind: _plain(kind) for kind in (Publish, Credit, Ping, CloseEndpoint, RedeliverUnacknowledged, Follow)
+    kind: _plain(kind)
+    for kind in (Publish, Credit, Ping, CloseEndpoint, RedeliverUnacknowledged, Unreadable, Follow)
 }
 _CHECKS: dict[type[Any], tuple[Check, ...]] = {
     kind: _checks_of(kind)

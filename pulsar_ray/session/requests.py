@@ -408,6 +408,21 @@ class RedeliverUnacknowledged(NamedTuple):
     redeliveries: int = 1
 
 
+class Unreadable(NamedTuple):
+    """Client to dispatcher: the block that this consumer holds at this place cannot be decoded.
+
+    From now on it counts for one unacknowledged message, however many it claims to have, and the consumer
+    holds the rest of it as well (ADR 0092). A repeat changes nothing, nor does one of a `generation` from
+    before a seek, or of a block that the consumer does not hold any more.
+    """
+
+    consumer_id: int
+    ledger_id: int
+    first_entry_id: int
+    request_id: int
+    generation: int
+
+
 class Reset(NamedTuple):
     """Dispatcher to client: drop what is queued below this generation.
 
@@ -486,6 +501,7 @@ Request = (
     | Acknowledge
     | NegativeAcknowledge
     | RedeliverUnacknowledged
+    | Unreadable
     | Reset
     | Call
     | Ping
@@ -516,6 +532,7 @@ PACKET_TYPES: dict[int, type[Any]] = {
     46: RedeliverUnacknowledged,
     47: Reset,
     48: DeliverChunks,
+    49: Unreadable,
     50: Call,
     51: Ping,
     52: Pong,

@@ -6,6 +6,9 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from pulsar_ray.client.producer.producer import Producer
+from pulsar_ray.format.block import ARROW, ROW_IS_ENTRY, encode_block
+from pulsar_ray.model.enums import CompressionType
 from pulsar_ray.session.requests import (
     PACKET_TYPES,
     Acknowledge,
@@ -19,8 +22,11 @@ from pulsar_ray.session.requests import (
     OpenProducer,
     Publish,
     RedeliverUnacknowledged,
+    Unreadable,
 )
+from pulsar_ray.testing.waiting import wait_until
 
+GARBAGE = b"no Arrow"
 ENDPOINT = 7
 REQUEST = 5
 _NUMBERS = (-1, 0, 1, 2, 5, 99, 8192, 2**31 - 1, 2**32, 2**40, 2**62, 2**63 - 1)
@@ -78,7 +84,14 @@ class Nonsense:
         """The next one."""
         makers = (
             *(self._open_producer, self._open_consumer, self._follow, self._move_hold, self._acknowledge),
-            *(self._negative_acknowledge, self._call, self._credit, self._close, self._redeliver),
+            *(
+                self._negative_acknowledge,
+                self._call,
+                self._credit,
+                self._close,
+                self._redeliver,
+                self._unreadable,
+            ),
             lambda: Publish(ENDPOINT, self._flag()),
         )
         return self._rng.choice(makers)()
@@ -161,6 +174,9 @@ class Nonsense:
     def _redeliver(self) -> Any:
         return RedeliverUnacknowledged(ENDPOINT, self._number(), self._number(), REQUEST)
 
+    def _unreadable(self) -> Any:
+        return Unreadable(ENDPOINT, *self._position(), REQUEST, self._number())
+
     def _call(self) -> Any:
         makers: dict[str, Callable[[], Any]] = {
             **dict.fromkeys(("target", "start", "end"), self._target),
@@ -178,3 +194,33 @@ class Nonsense:
         }
         arguments = {name: makers[name]() for name in self._rng.choice(_ARGUMENTS)}
         return Call(REQUEST, ENDPOINT, self._rng.choice(_METHODS), arguments)
+
+
+def publish_garbage(
+    producer: Producer, rows: int = 8192, *, rows_are_entries: bool = False, uncompressed_length: int = 0
+) -> None:
+    """Store a block of a few bytes, whose checksum is right, and that claims to have so many messages."""
+    receipts: list[Any] = []
+
+    def encode(incarnation: int, entry_seq: int, _name: str, first_id: int) -> list[Any]:
+        return encode_block(
+            GARBAGE,
+            incarnation=incarnation,
+            entry_seq=entry_seq,
+            first_sequence_id=first_id,
+            last_sequence_id=first_id + rows - 1,
+            publish_time_ms=1,
+            message_count=rows,
+            payload_format=ARROW,
+            columns=1,
+            codec=int(CompressionType.ZLib),
+            uncompressed_length=uncompressed_length or 16 * rows,
+            flags=ROW_IS_ENTRY if rows_are_entries else 0,
+        )
+
+    entries = rows if rows_are_entries else 1
+    producer._partitions[0].queue.add_block(
+        encode, entries=entries, messages=rows, size=len(GARBAGE), done=lambda *one: receipts.append(one)
+    )
+    wait_until(lambda: receipts, what="the receipt of a block of garbage")
+    assert receipts[0][2] is None, receipts

@@ -49,12 +49,13 @@ from pulsar_ray.session.requests import (
     OpenConsumer,
     RedeliverUnacknowledged,
     Request,
+    Unreadable,
     encode_request,
 )
 from pulsar_ray.session.session_table import Session
 from pulsar_ray.transport.cluster import SubscriptionRequest
 
-ConsumerRequest = Credit | Acknowledge | NegativeAcknowledge | RedeliverUnacknowledged
+ConsumerRequest = Credit | Acknowledge | NegativeAcknowledge | RedeliverUnacknowledged | Unreadable
 
 NO_USE = ("why_blocked", "key_owner", "describe_cursor")
 """Calls that look only: a subscription that is watched may sleep."""
@@ -148,7 +149,7 @@ class DispatcherServer:
         """Take in one packet of an attached session."""
         self._uses += 1
         match request:
-            case Credit() | Acknowledge() | NegativeAcknowledge() | RedeliverUnacknowledged():
+            case Credit() | Acknowledge() | NegativeAcknowledge() | RedeliverUnacknowledged() | Unreadable():
                 self._on_consumer_request(session, request)
             case OpenConsumer():
                 self._host.spawn(self._answer_opened(session, request))

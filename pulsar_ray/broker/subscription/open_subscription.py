@@ -14,10 +14,11 @@ from pulsar_ray.session.requests import (
     NegativeAcknowledge,
     OpenConsumer,
     RedeliverUnacknowledged,
+    Unreadable,
 )
 from pulsar_ray.session.session_table import Session
 
-SettleRequest = Acknowledge | NegativeAcknowledge | RedeliverUnacknowledged
+SettleRequest = Acknowledge | NegativeAcknowledge | RedeliverUnacknowledged | Unreadable
 """A consumer's request about messages that it was sent."""
 
 

@@ -43,6 +43,7 @@ from pulsar_ray.session.requests import (
     NegativeAcknowledge,
     OpenConsumer,
     RedeliverUnacknowledged,
+    Unreadable,
     encode_request,
 )
 from pulsar_ray.session.session_table import Session
@@ -231,6 +232,11 @@ class ServedSubscription:
                 self._negative_acknowledge(endpoint, request)
             case RedeliverUnacknowledged():
                 self._redeliver_unacknowledged(endpoint, request)
+            case Unreadable(_, ledger_id, first_entry_id, request_id, generation):
+                place = (ledger_id, first_entry_id)
+                self.core.cannot_read(endpoint.incarnation, place, generation)
+                self.turn.room_was_made()
+                self._answer_done(endpoint, request_id)
 
     def _acknowledge(self, endpoint: ConsumerEndpoint, request: Acknowledge) -> None:
         """Acknowledge; a request with an id is answered once durable."""

@@ -62,14 +62,14 @@ class AckSender:
         self._requests = state.requests
         self._progress = progress
         self._options = options
-        self._lock = lock
+        self.lock = lock
         self._ack_timer_armed = False
         self._nack_timer_armed = False
         self._one_sends_nacks = threading.Lock()
 
     def forked(self, lock: threading.Lock) -> None:
         """Take the new lock, in a forked child."""
-        self._lock = lock
+        self.lock = lock
         self._one_sends_nacks = threading.Lock()
 
     # --- acknowledgments --------------------------------------------------------------------------
@@ -115,7 +115,7 @@ class AckSender:
 
     def send(self, *, at_once: bool) -> list[PendingRequest]:
         """Send the gathered acknowledgments, to be made durable soon, or `at_once`."""
-        with self._lock:
+        with self.lock:
             # Added before any other thread can find that there is nothing to acknowledge any more.
             sent = [self._request(part, at_once=at_once) for part in _parts(self.acks.drain())]
             for request in sent:
@@ -133,7 +133,7 @@ class AckSender:
     def _request(self, batch: AckBatch, *, at_once: bool) -> PendingRequest:
         def carried_out() -> None:
             # Not before: the successor of a dispatcher that died must learn that these rows are not free.
-            with self._lock:
+            with self.lock:
                 self._progress.acknowledged(batch)
                 _remove(self.unacked, batch)
 
@@ -155,7 +155,7 @@ class AckSender:
     def forget(self) -> None:
         """Drop the acknowledgments that were not sent or not answered. Call without the lock."""
         self.gathered = 0
-        with self._lock:
+        with self.lock:
             self._state.forget()
         self._requests.end_forgotten()
 
@@ -163,7 +163,7 @@ class AckSender:
 
     def nacks_added(self) -> None:
         """Arm a timer that sends `nacks` when they are due."""
-        with self._lock:
+        with self.lock:
             due = self.nacks.next_deadline_ms()
             if due is None or self._nack_timer_armed:
                 return
@@ -172,7 +172,7 @@ class AckSender:
         self._requests.link.timers.call_later(delay_s, self._nack_timer)
 
     def _nack_timer(self) -> None:
-        with self._lock:
+        with self.lock:
             self._nack_timer_armed = False
         self._send_nacks(_now_ms())
         self.nacks_added()
@@ -180,7 +180,7 @@ class AckSender:
     def _send_nacks(self, now_ms: float) -> None:
         # A thread that closes the consumer must not get ahead of what the timer has taken out.
         with self._one_sends_nacks:
-            with self._lock:
+            with self.lock:
                 due = joined_by_block(self.nacks.due(now_ms), self.unacked.block_of)
             self.fail(due)
 
@@ -204,7 +204,7 @@ class AckSender:
 
         def carried_out() -> None:
             left = self._not_delivered_since(items)
-            with self._lock:
+            with self.lock:
                 for item in left:
                     self.unacked.remove_failed(*item)
 
@@ -217,7 +217,7 @@ class AckSender:
         Their failure was counted by a dispatcher that may have died before it answered.
         """
         left: list[Nack] = []
-        with self._lock:
+        with self.lock:
             for ledger_id, entry_id, rows, count in items:
                 newer = self.unacked.delivered_since(ledger_id, entry_id, rows, count)
                 if newer:

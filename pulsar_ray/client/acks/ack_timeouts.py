@@ -55,12 +55,10 @@ class _Handed:
                 return
         runs.append(EntryRun(ledger_id, entry_id, entry_id, count))
 
-    def add_rows(self, block: ReceivedBlock, rows: RowSet) -> None:
-        key = (block.ledger_id, block.first_entry_id, block.redelivery_count)
+    def add_rows(self, timed: TimedRows) -> None:
+        key = timed[:3]
         known = self.blocks.get(key)
-        if known is not None:
-            rows |= known.rows
-        self.blocks[key] = TimedRows(*key, rows, block.message_count, block.is_batch)
+        self.blocks[key] = timed if known is None else timed._replace(rows=timed.rows | known.rows)
 
     def remove_entry(self, ledger_id: int, entry_id: int, count: int) -> None:
         for index in range(len(self.runs) - 1, -1, -1):
@@ -111,12 +109,16 @@ class AckTimeouts:
         if self._backoff is not None and block.is_batch:
             for first, end, failures in block.row_failures:
                 if failed := chosen & row_sets.span(first, end):
-                    self._due_after(failures).add_rows(block, failed)
+                    self._due_after(failures).add_rows(_timed(block, failed))
                     chosen ^= failed
             if chosen:
-                self._due_after(block.failures_of(row_sets.first(chosen))).add_rows(block, chosen)
+                self._due_after(block.failures_of(row_sets.first(chosen))).add_rows(_timed(block, chosen))
         elif chosen:
-            self._due_after(block.redelivery_count).add_rows(block, chosen)
+            self.add_rows(_timed(block, chosen))
+
+    def add_rows(self, rows: TimedRows) -> None:
+        """Rows were handed over that share a redelivery count."""
+        self._due_after(rows.redelivery_count).add_rows(rows)
 
     def _due_after(self, failures: int) -> _Handed:
         return self._fresh.setdefault(failures if self._backoff is not None else 0, _Handed())
@@ -182,3 +184,8 @@ class AckTimeouts:
         self._fresh.clear()
         self._waiting.clear()
         self._heap.clear()
+
+
+def _timed(block: ReceivedBlock, rows: RowSet) -> TimedRows:
+    place = block.ledger_id, block.first_entry_id
+    return TimedRows(*place, block.redelivery_count, rows, block.message_count, block.is_batch)

@@ -51,6 +51,12 @@ class AckTimer:
             self._timeouts.add(block, rows)
         self.arm()
 
+    def handed_over_rows(self, rows: TimedRows) -> None:
+        """Tell the application of a block that cannot be decoded. Called without the lock."""
+        with self._lock:
+            self._timeouts.add_rows(rows)
+        self.arm()
+
     def note(self, block: ReceivedBlock, rows: Rows) -> None:
         """Rows were handed to the application lately.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from pulsar_ray.model.entry_sets import EntryBits
 from pulsar_ray.model.row_ranges import RowFailures, RowRanges
@@ -22,6 +22,18 @@ _Key = tuple[int, int]
 _FEW = 64
 _KEEP_COUNTS = 16
 """Most deliveries of a block whose counts are known."""
+
+
+class HeldBlock(NamedTuple):
+    """A block that is held and cannot be decoded."""
+
+    ledger_id: int
+    first_entry_id: int
+    last_entry_id: int
+    rows: RowRanges
+    messages: int
+    is_batch: bool
+    redelivery_count: int
 
 
 class UnackedRows:
@@ -39,6 +51,8 @@ class UnackedRows:
         self._parts: set[_Key] = set()
         # Redelivery counts above 0 of rows, the newest first.
         self._counts: dict[_Key, list[tuple[RowSet, int]]] = {}
+        # Blocks that cannot be decoded, and the redelivery count that each came with.
+        self._unreadable: dict[_Key, int] = {}
         # Its keys, and some that are gone; all of them and in order only if `_is_ordered`.
         self._order: list[_Key] = []
         self._is_ordered = True
@@ -75,6 +89,31 @@ class UnackedRows:
     def note_part(self, ledger_id: int, entry_id: int) -> None:
         """Note that a batch that is held was delivered in part."""
         self._parts.add((ledger_id, entry_id))
+
+    def note_unreadable(self, ledger_id: int, first_entry_id: int, redelivery_count: int) -> bool:
+        """Hold all of a block of which something is held, for it cannot be decoded; False if it was noted."""
+        key = (ledger_id, first_entry_id)
+        held = self._blocks.get(key)
+        if held is None:
+            return True
+        if self._unreadable.get(key) == redelivery_count:
+            return False
+        self._unreadable[key] = redelivery_count
+        held[2] = (1 << held[3]) - 1
+        return True
+
+    def unreadable(self) -> list[_Key]:
+        """The blocks that are held and cannot be decoded."""
+        return list(self._unreadable)
+
+    def unreadable_at(self, ledger_id: int, entry_id: int) -> HeldBlock | None:
+        """The block at an entry, if it is held and cannot be decoded."""
+        for key in self._overlapping(ledger_id, entry_id, entry_id) if self._unreadable else ():
+            if key in self._unreadable:
+                last, _, rows, messages = self._blocks[key]
+                is_batch = messages > 1 and last == key[1]
+                return HeldBlock(*key, last, ranges_of(rows), messages, is_batch, self._unreadable[key])
+        return None
 
     def note_count(self, ledger_id: int, first_entry_id: int, rows: RowSet, redelivery_count: int) -> None:
         """Note how often rows of a block that are held were redelivered, if they were."""
@@ -256,6 +295,8 @@ class UnackedRows:
     def _delete(self, key: _Key) -> None:
         del self._blocks[key]
         self._parts.discard(key)
+        if self._unreadable:
+            self._unreadable.pop(key, None)
         if self._failures:
             self._failures.pop(key, None)
         if self._counts:
@@ -296,6 +337,7 @@ class UnackedRows:
         self._blocks.clear()
         self._parts.clear()
         self._failures.clear()
+        self._unreadable.clear()
         self._counts.clear()
         self._order.clear()
         self._is_ordered = True

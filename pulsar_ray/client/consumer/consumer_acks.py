@@ -40,6 +40,10 @@ class ConsumerAcks:
         ledger_id, entry_id, row = message_id.ledger_id(), message_id.entry_id(), message_id.batch_index()
         if not _may_exist(message_id):
             return
+        if row < 0 and (held := partition.unreadable.at(ledger_id, entry_id)) is not None:
+            partition.unreadable.acknowledge(held)
+            self._added(partition)
+            return
         with self._core.lock:
             size = message_id.batch_size() or partition.ack_sender.unacked.batch_size(ledger_id, entry_id)
             if row < 0:
@@ -84,6 +88,8 @@ class ConsumerAcks:
                 message_id,
             )
             return
+        if row < 0 and (held := partition.unreadable.at(ledger_id, entry_id)) is not None:
+            entry_id = held.last_entry_id
         with self._core.lock:
             size = message_id.batch_size() or partition.ack_sender.unacked.batch_size(ledger_id, entry_id)
             partition.ack_sender.acks.add_cumulative(
@@ -117,6 +123,10 @@ class ConsumerAcks:
                 return
             partition = self._partitions.of(message.topic_name, message.partition())
             row = message.batch_index()
+            held = partition.unreadable.at(message.ledger_id(), message.entry_id())
+            if row < 0 and held is not None:
+                partition.unreadable.fail(held)
+                return
             rows = ((row, row + 1),) if row >= 0 else ()
             with self._core.lock:
                 unacked = partition.ack_sender.unacked

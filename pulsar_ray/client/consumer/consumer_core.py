@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from queue import SimpleQueue
@@ -74,6 +75,8 @@ class ConsumerCore:
         self._serving = 0
         self._waiting = 0
         self._bulk_window = 0
+        self._read_errors: deque[PulsarException] = deque()
+        """Of blocks behind messages that were collected: each is raised next, in its order."""
         self.error: PulsarException | None = None
         """The error that every receive raises, once there is one."""
         self.activity: SimpleQueue[ActiveChange | None] = SimpleQueue()
@@ -92,6 +95,7 @@ class ConsumerCore:
         self._arrivals.forked(self.lock)
         self._taking = threading.Lock()
         self.queue.clear()
+        self._read_errors.clear()
         self._receivers.clear()
         self.error = error
         self.partitions.forked(self.lock)
@@ -168,7 +172,7 @@ class ConsumerCore:
 
     def is_set(self) -> bool:
         """Whether there is something to receive; a link that waits for it calls this."""
-        return bool(self.queue.deliveries) or self.error is not None
+        return bool(self.queue.deliveries or self._read_errors) or self.error is not None
 
     @property
     def has_failed(self) -> bool:
@@ -183,7 +187,7 @@ class ConsumerCore:
                 head = self.queue.head
                 is_acknowledged = head is not None and head.source.is_acknowledged(head)
                 if head is None or not (is_acknowledged or head.source.is_deleted(head)):
-                    return not self.queue.is_empty
+                    return bool(self._read_errors) or not self.queue.is_empty
                 self.queue.deliveries.popleft()
                 if is_acknowledged:
                     head.source.consumed += head.rows.bit_count()
@@ -277,7 +281,7 @@ class ConsumerCore:
         message = next(self.queue.messages, None)
         if message is not None:
             return message
-        if not self.queue:
+        if not self.queue and not self._read_errors:
             self.check()
             return None
         try:
@@ -293,6 +297,8 @@ class ConsumerCore:
         Credit is given back when it is due, or `may_wait` messages later.
         """
         queue = self.queue
+        if self._read_errors:
+            raise self._read_errors.popleft()
         while True:
             delivery = None
             with self.lock:
@@ -415,11 +421,18 @@ class ConsumerCore:
             with self.lock:
                 self.queue.return_rest()
             while not taken.is_full:
-                if not self.queue and (taken.is_enough or time.monotonic() >= deadline):
+                has_more = self.queue or self._read_errors
+                if not has_more and (taken.is_enough or time.monotonic() >= deadline):
                     break
                 try:
                     part, source = self._next_part(deadline, may_wait)
                 except Timeout:
+                    break
+                except PulsarException as error:
+                    if error.message_id is None or not taken.parts:
+                        raise
+                    # The messages before it are not lost for it: it comes with the next call.
+                    self._read_errors.append(error)
                     break
                 kept = taken.add(part, Origin(source, source.generation))
                 if kept < len(part.rows):

@@ -11,6 +11,7 @@ from pulsar_ray.client.acks.ack_sender import AckSender
 from pulsar_ray.client.acks.ack_timer import AckTimer
 from pulsar_ray.client.acks.partition_acks import PartitionAcks
 from pulsar_ray.client.acks.unanswered_requests import UnansweredRequests
+from pulsar_ray.client.acks.unreadable_blocks import UnreadableBlocks
 from pulsar_ray.client.consumer.dispatcher_session import DispatcherSession
 from pulsar_ray.client.consumer.partition_deliveries import DeliveryTarget, PartitionDeliveries
 from pulsar_ray.client.consumer.start_position import StartPosition
@@ -75,8 +76,11 @@ class PartitionConsumer:
             is_stored=is_stored,
         )
         self.ack_sender = AckSender(consumer_id, state, self.deliveries, options, owner.lock)
+        self.unreadable = UnreadableBlocks(consumer_id, decoder, state, self.ack_sender, options, route)
+        if is_stored:
+            self.deliveries.unreadable = self.unreadable
         if state.timeouts is not None:
-            self.deliveries.ack_timer = AckTimer(
+            self.deliveries.ack_timer = self.unreadable.ack_timer = AckTimer(
                 state.timeouts,
                 options.ack_timeout_tick_time_ms,
                 state,
@@ -181,6 +185,7 @@ class PartitionConsumer:
             self.deliveries.became(True)
         # Before any credit: a dispatcher that does not know them must not deliver these messages again.
         self.requests.send_all()
+        self.unreadable.report_again(opened.generation)
         self.ack_sender.flush()
         self.deliveries.send_credit()
 

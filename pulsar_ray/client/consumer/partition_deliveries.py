@@ -11,6 +11,7 @@ from pulsar_ray.client.acks.ack_timer import AckTimer
 from pulsar_ray.client.acks.ack_tracker import AckBatch
 from pulsar_ray.client.acks.late_acks import LateAcks
 from pulsar_ray.client.acks.partition_acks import PartitionAcks
+from pulsar_ray.client.acks.unreadable_blocks import UnreadableBlocks
 from pulsar_ray.client.consumer.consumer_credit import ConsumerCredit
 from pulsar_ray.client.consumer.start_position import SkippedRows, StartPosition
 from pulsar_ray.client.metrics.client_figures import ReceivedCounts
@@ -29,6 +30,7 @@ from pulsar_ray.managed_ledger.log.trimmed_ledgers import NONE_TRIMMED, last_tri
 from pulsar_ray.model import row_sets
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.generation import has_rewound, seeks_of
+from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.row_ranges import RowFailures
 from pulsar_ray.model.row_sets import RowSet
 from pulsar_ray.session.packet import Buffer
@@ -119,6 +121,8 @@ class PartitionDeliveries:
         self._is_seen = False
         self.ack_timer: AckTimer | None = None
         """Where there is an ack timeout; set before anything is delivered."""
+        self.unreadable: UnreadableBlocks | None = None
+        """Where messages are stored; set before anything is delivered."""
         self._awaits_reset = False
         self.redeliveries = 0
         """How often all that is held was dropped, to come again."""
@@ -482,14 +486,20 @@ class PartitionDeliveries:
     def leave_out(self, delivery: QueuedDelivery, error: PulsarException) -> bool:
         """Count a block that cannot be read as consumed; it stays unacknowledged.
 
-        True if it was deleted meanwhile, as by an expiry: that is no error (see `pass_deleted`).
+        The error gets the id of the block. True if nobody need learn of it: it was deleted meanwhile, as by
+        an expiry (see `pass_deleted`), or it was reported already and this is the rest of it.
         """
-        is_deleted = self.pass_deleted(delivery, error)
+        is_known = self.pass_deleted(delivery, error)
+        if not is_known and self.unreadable is not None:
+            # Before the credit: for that, the dispatcher would send more of the block.
+            is_known = not self.unreadable.met(delivery)
         with self._lock:
             if delivery.generation == self.generation:
                 self.consumed += delivery.rows.bit_count()
         self.report_consumed()
-        return is_deleted
+        place = delivery.key if self.is_stored else (-1, -1)
+        error.of_message(MessageId(self._route.partition, *place, topic_name=self._route.topic))
+        return is_known
 
     def pass_deleted(self, delivery: QueuedDelivery, error: PulsarException) -> bool:
         """Hold a delivery no more whose ledger was deleted while it waited (ADR 0073).

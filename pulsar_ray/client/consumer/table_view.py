@@ -74,10 +74,15 @@ class TableView:
         self._listeners: list[_Registered] = []
 
     def load(self) -> None:
-        """Read all messages stored by now, then follow in a thread. Raises what reading raises."""
+        """Read all messages stored by now, then follow in a thread. Raises what ends a reader.
+
+        What cannot be read is passed by here, too, and logged: else nobody could look at the others.
+        """
         stored = {last.topic_name: last for last in self._consumer.get_last_message_ids() if last.topic_name}
         while stored and self._consumer.has_message_available():
-            view = self._take()
+            view = self._take_readable()
+            if view is None:
+                continue
             for block, rows in view.parts:
                 row = rows[-1]
                 entry_id = block.first_entry_id + (0 if block.is_batch else row)
@@ -99,12 +104,20 @@ class TableView:
     def _follow(self) -> None:
         while not self._core.has_failed:
             try:
-                self._take()
+                self._take_readable()
             except PulsarException as error:
                 if not self._core.has_failed:
-                    logger.error(
-                        "table view of %s goes on behind what it cannot read: %s", self._topic, error
-                    )
+                    logger.error("table view of %s goes on: %s", self._topic, error)
+
+    def _take_readable(self) -> MessageBatchView | None:
+        """The next messages; None where something could not be read."""
+        try:
+            return self._take()
+        except PulsarException as error:
+            if error.message_id is None:
+                raise
+            logger.error("table view of %s goes on behind what it cannot read: %s", self._topic, error)
+            return None
 
     def _apply(self, view: MessageBatchView) -> None:
         for message in view:

@@ -7,11 +7,17 @@ import threading
 import time
 from typing import NamedTuple
 
+from pulsar_ray.client.acks.unacked_rows import HeldBlock
 from pulsar_ray.client.consumer.consumer_core import ConsumerCore
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.client.dead_letters.letter_producers import LetterProducers, send_columns
 from pulsar_ray.client.dead_letters.letter_topics import LetterTopics
-from pulsar_ray.client.dead_letters.letters import LetterColumns, joined_columns, letter_columns
+from pulsar_ray.client.dead_letters.letters import (
+    LetterColumns,
+    joined_columns,
+    letter_columns,
+    unreadable_letter,
+)
 from pulsar_ray.client.dead_letters.move_report import REPORT_S, MoveReport
 from pulsar_ray.client.endpoint.forking import notify_of_forks
 from pulsar_ray.client.options.policies import MultiplierRedeliveryBackoff
@@ -39,6 +45,8 @@ class _Taken(NamedTuple):
     delivery: QueuedDelivery
     partition: PartitionConsumer
     part: BlockRows
+    unreadable: HeldBlock | None = None
+    """The block, if it could not be decoded; `part` is then the one letter that is made of it."""
 
     @property
     def is_current(self) -> bool:
@@ -167,13 +175,29 @@ class DeadLetterMover:
             block = source.decode(delivery)
             partition = core.partitions.of(block.topic_name, block.partition)
         except PulsarException as error:
-            if not source.pass_deleted(delivery, error):
-                logger.warning("a message that failed too often cannot be moved: %s", error)
-            return []
+            return [] if source.pass_deleted(delivery, error) else self._as_stored(delivery, error)
         with core.lock:
             rows = source.outstanding_rows(delivery, block)
         parts = self._topics.rows_by_source(block, rows_in(rows)) if rows else {}
         return [(real, _Taken(delivery, partition, part)) for real, part in parts.items()]
+
+    def _as_stored(self, delivery: QueuedDelivery, error: PulsarException) -> list[tuple[str, _Taken]]:
+        """A block that cannot be decoded, as one letter with what is stored."""
+        unreadable = delivery.source.unreadable
+        if unreadable is None or not unreadable.hold(delivery):
+            return []
+        held = unreadable.at(*delivery.key)
+        try:
+            data = unreadable.stored_bytes(delivery)
+            partition = self._core.partitions.of(unreadable.topic, unreadable.partition)
+        except PulsarException as reading:
+            logger.warning("a message that failed too often cannot be moved: %s; %s", error, reading)
+            return []
+        if held is None:
+            return []
+        letter = unreadable_letter(unreadable.topic, held, unreadable.partition, data, str(error))
+        real = self._topics.source_of(unreadable.topic, {})
+        return [(real, _Taken(delivery, partition, BlockRows(letter, range(1)), held))]
 
     def _copy(self, source: str, taken: list[_Taken]) -> None:
         """Copy rows.
@@ -223,7 +247,9 @@ class DeadLetterMover:
     def _acknowledge(self, taken: list[_Taken]) -> None:
         with self._core.lock:
             for one in taken:
-                if one.is_current:
+                if one.is_current and one.unreadable is not None:
+                    one.partition.unreadable.add_ack(one.unreadable)
+                elif one.is_current:
                     one.partition.ack_sender.acks.add_part(*one.part)
                 self._report.moved(one.partition, len(one.part.rows))
         for partition in {one.partition for one in taken}:
@@ -271,6 +297,9 @@ class DeadLetterMover:
 
 def _nack(taken: _Taken, failed_ms: int, delay_ms: int) -> None:
     block, rows = taken.part
+    if taken.unreadable is not None:
+        taken.partition.unreadable.add_nack(taken.unreadable, failed_ms, delay_ms)
+        return
     add, count = taken.partition.ack_sender.nacks.add, block.redelivery_count
     if block.is_batch:
         add(block.ledger_id, block.first_entry_id, count, failed_ms, ranges_of(rows), delay_ms)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from pulsar_ray.client.acks.unacked_rows import HeldBlock
 from pulsar_ray.client.dead_letters.letter_topics import REAL_TOPIC
 from pulsar_ray.client.received.block_rows import Rows, items_of
 from pulsar_ray.client.received.received_block import ReceivedBlock
@@ -16,6 +17,8 @@ from pulsar_ray.model.position import entry_at
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 RECONSUMETIMES = "RECONSUMETIMES"
 DELAY_TIME = "DELAY_TIME"
+UNREADABLE_BLOCK = "UNREADABLE_BLOCK"
+"""Why a letter's value is a block as it was stored, which could not be decoded (ADR 0092)."""
 LETTER_PROPERTIES = (REAL_TOPIC, ORIGIN_MESSAGE_ID, RECONSUMETIMES, DELAY_TIME)
 """The properties that a copy has beside those of its message."""
 USER_PREFIX = "USER_"
@@ -47,6 +50,14 @@ def letter_columns(block: ReceivedBlock, rows: Rows, source: str, *, are_letters
         copy[REAL_TOPIC] = source
         properties.append(copy)
     return _columns(block, rows, properties)
+
+
+def unreadable_letter(topic: str, held: HeldBlock, partition: int, data: bytes, reason: str) -> ReceivedBlock:
+    """Make the one message of a block that could not be decoded; its value is what is stored."""
+    letter = ReceivedBlock.outgoing(topic, data, properties={UNREADABLE_BLOCK: reason})
+    letter.ledger_id, letter.first_entry_id = held.ledger_id, held.first_entry_id
+    letter.partition, letter.redelivery_count = partition, held.redelivery_count
+    return letter
 
 
 def original_columns(block: ReceivedBlock, rows: Rows) -> LetterColumns:

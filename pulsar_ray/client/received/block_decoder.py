@@ -65,15 +65,7 @@ class BlockDecoder:
 
     def _chunked(self, delivery: QueuedDelivery) -> DecodedBlock:
         """Put a message together that came in several chunks."""
-        last = QueuedChunk(
-            delivery.ledger_id,
-            delivery.first_entry_id,
-            delivery.path,
-            delivery.offset,
-            delivery.length,
-            delivery.data,
-        )
-        chunks = [*delivery.chunks, last]
+        chunks = [*delivery.chunks, _own_place(delivery)]
         payload = ChunkedPayload(sum(chunk.length for chunk in chunks))
         for chunk in chunks:
             if chunk.data is None:
@@ -82,8 +74,21 @@ class BlockDecoder:
                 payload.add(chunk.data, chunk.path)
         return payload.decoded()
 
+    def stored_bytes(self, delivery: QueuedDelivery) -> bytes:
+        """A block as it is stored, and the chunks before it, undecoded. Raises SegmentGone, CorruptData."""
+        parts = [
+            data if data is not None else self._files.stored_bytes(path, offset, length)
+            for _ledger_id, _entry_id, path, offset, length, data in (*delivery.chunks, _own_place(delivery))
+        ]
+        return b"".join(parts)
+
     def decode_unstored(self, delivery: QueuedDelivery) -> ReceivedBlock:
         """Decode a block of a non-persistent topic, whose messages have no place."""
         block = self.decode(delivery)
         block.ledger_id = block.first_entry_id = UNSTORED
         return block
+
+
+def _own_place(delivery: QueuedDelivery) -> QueuedChunk:
+    """The place of the delivered block itself, which may be the last chunk of its message."""
+    return QueuedChunk(*delivery.key, delivery.path, delivery.offset, delivery.length, delivery.data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from pulsar_ray.client.acks.unacked_rows import HeldBlock
 from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.row_ranges import RowFailures
@@ -33,6 +34,19 @@ class HandOverCounter(Protocol):
     def write(self) -> Callable[[int], None]: ...
 
 
+class UnreadableDeliveries(Protocol):
+    """Holds the blocks of one partition that cannot be decoded."""
+
+    topic: str
+    partition: int
+
+    def hold(self, delivery: QueuedDelivery) -> bool: ...
+
+    def at(self, ledger_id: int, entry_id: int) -> HeldBlock | None: ...
+
+    def stored_bytes(self, delivery: QueuedDelivery) -> bytes: ...
+
+
 class DeliverySource(Protocol):
     """Deliveries of one partition, as the receiver queue and the consumer above it use them."""
 
@@ -48,6 +62,10 @@ class DeliverySource(Protocol):
     """
     reports_until: int
     """Up to so many consumed messages each is reported before it is handed over."""
+
+    @property
+    def unreadable(self) -> UnreadableDeliveries | None:
+        """Holds blocks that cannot be decoded, where messages are stored."""
 
     @property
     def counter(self) -> HandOverCounter | None:

@@ -81,6 +81,11 @@ class SegmentFiles:
                     _read_chunk(segment.reader, offset, length, payload)
                     return
 
+    def stored_bytes(self, path: str, offset: int, length: int) -> bytes:
+        """A block as it is stored. Raises SegmentGone, CorruptData for one that is cut off."""
+        with SegmentReader(Path(path)) as reader:
+            return bytes(reader.read_block(offset, length))
+
     def has(self, path: str) -> bool:
         """Whether a segment can be read: it is open here, or there."""
         return path in self._open or os.path.exists(path)

@@ -11,11 +11,13 @@ from pathlib import Path
 from pulsar_ray.data.planning.plan import ReadRange, SegmentSlice
 from pulsar_ray.data.reading.chunked_messages import ChunkedMessages
 from pulsar_ray.data.reading.rows import StoredRows
-from pulsar_ray.errors import WrongNode
+from pulsar_ray.errors import PulsarException, WrongNode
 from pulsar_ray.format.block import CHUNK, BlockHeader, verify_block
 from pulsar_ray.format.payload import decode_block
 from pulsar_ray.ledger.reader import FrameAt, SegmentReader, frame_blocks
+from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.position import Position
+from pulsar_ray.model.topic_name import TopicName
 
 # Frame headers are looked up so many bytes ahead; frames themselves are read one at a time.
 _LOOK_AHEAD_BYTES = 8 << 20
@@ -25,7 +27,8 @@ def stored_rows(read_range: ReadRange) -> Iterator[StoredRows]:
     """The rows of a range in the order of the log.
 
     Raises WrongNode if the data's directory is not on this node, SegmentGone if a file was trimmed,
-    CorruptData with file and offset, InvalidMessage for a block its producer made wrongly. A message in
+    CorruptData with file and offset, InvalidMessage for a block its producer made wrongly, each with its
+    message id: a range behind it can be read. A message in
     chunks is a row where its last chunk is; the log tells of those that are not whole.
     """
     chunked = ChunkedMessages(read_range)
@@ -69,13 +72,18 @@ def _rows_of_frame(
     for block in frame_blocks(data, header):
         start, stop = _rows_within(Position(ledger_id, entry_id), block, read_range)
         if start < stop:
-            if block.flags & CHUNK:
-                # Verified before anything is concluded from it: damage is an error, and no missing chunk.
-                verify_block(data, offset, block, path)
-                place = Position(ledger_id, entry_id)
-                decoded = chunked.take(segment, frame.offset + offset, place, block)
-            else:
-                decoded = decode_block(data, offset, path)
+            try:
+                if block.flags & CHUNK:
+                    # Verified before anything is concluded from it: damage is an error, and no missing chunk.
+                    verify_block(data, offset, block, path)
+                    place = Position(ledger_id, entry_id)
+                    decoded = chunked.take(segment, frame.offset + offset, place, block)
+                else:
+                    decoded = decode_block(data, offset, path)
+            except PulsarException as error:
+                topic = read_range.topic
+                partition = TopicName.parse(topic).partition_index
+                raise error.of_message(MessageId(partition, ledger_id, entry_id, topic_name=topic)) from None
             if decoded is not None:
                 yield StoredRows(decoded, ledger_id, entry_id, start, stop)
         entry_id += block.entries

@@ -166,6 +166,24 @@ class DispatchBlocks:
         if self.watcher is not None:
             self.watcher.restored(delivery)
 
+    def count_as_one(self, consumer: Consumer, block: DispatchBlock) -> None:
+        """A consumer cannot decode a block: each part that it holds counts for one message.
+
+        It holds what waits of the block as well, for it would be cut to the consumer's room again and again.
+        What others hold they keep.
+        """
+        held = [delivery for delivery in block.deliveries if delivery.consumer is consumer]
+        if not held:
+            return
+        if rest := self.claim(block, block.ref.all_rows):
+            self.restore(consumer, block, rest, held[-1].count)
+            held.append(block.deliveries[-1])
+        for delivery in held:
+            if not delivery.is_unreadable:
+                delivery.is_unreadable = True
+                consumer.unacked -= delivery.messages - 1
+                self.unacked_messages -= delivery.messages - 1
+
     def put_back(
         self, block: DispatchBlock, rows: RowSet, count: int, group: SuspectGroup | None = None
     ) -> None:
@@ -230,6 +248,8 @@ class DispatchBlocks:
     def _shrink(self, delivery: Delivery, left: RowSet, gone: int) -> None:
         before, delivery.rows = delivery.rows, left
         consumer = delivery.consumer
+        if delivery.is_unreadable:
+            gone = 0 if left else 1
         consumer.unacked -= gone
         self.unacked_messages -= gone
         if not left:

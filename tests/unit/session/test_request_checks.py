@@ -26,6 +26,7 @@ from pulsar_ray.session.requests import (
     Publish,
     RedeliverUnacknowledged,
     Request,
+    Unreadable,
     decode_request,
     encode_request,
 )
@@ -59,6 +60,7 @@ SAID: list[Any] = [
     OPEN._replace(properties={"host": "a"}),
     NegativeAcknowledge(2, ((2**40, 3, (), 0),), 1, 17, (2**40, 1, 0)),
     NegativeAcknowledge(2, ((2**40, 3, (), -1),), 1, 17, None, (2**40, 16)),
+    Unreadable(2, 2**40, 3, 1, 5),
 ]
 NOWHERE_RIGHT: list[Any] = [1.5, float("nan"), -2, -(2**63), 2**64 - 1, (1, "x"), ({},), {1: 2}, ((((),),),)]
 """Fits no field, but for a number of 64 bits those that take one."""

@@ -42,6 +42,7 @@ from pulsar_ray.format.block import (
     DELAYED,
     BlockHeader,
     check_block_size,
+    check_claim,
     parse_block_header,
     verify_block,
 )
@@ -242,11 +243,12 @@ class PublishIntake:
                 check_block_size(payload, total, limit, policies.max_frame_bytes)
             except PulsarException as error:
                 return error
-        if policies.max_delivery_delay_ms and header.flags & DELAYED:
-            try:
+        try:
+            check_claim(header)
+            if policies.max_delivery_delay_ms and header.flags & DELAYED:
                 self._check_delays(header)
-            except PulsarException as error:
-                return error
+        except PulsarException as error:
+            return error
         return self._gate.refusal
 
     def _check_delays(self, header: BlockHeader) -> None:
