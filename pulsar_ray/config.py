@@ -130,6 +130,12 @@ class Settings:
     max_consumers_per_topic: int = setting(0, "of each partition; 0: no limit", minimum=0)
     max_subscriptions_per_topic: int = setting(0, "of each partition; 0: no limit", minimum=0)
     max_consumers_per_subscription: int = setting(0, "of each partition; 0: no limit", minimum=0)
+    max_properties_bytes: int = setting(
+        16 * KIB, "names and values of one producer's, consumer's or subscription's; 0: no limit", minimum=0
+    )
+    max_properties_bytes_per_actor: int = setting(
+        16 * MIB, "the same with their names, of all that one process keeps; 0: no limit", minimum=0
+    )
     subscription_types_enabled: str = setting(
         "Exclusive,Shared,Failover,Key_Shared", "types that consumers may subscribe with"
     )

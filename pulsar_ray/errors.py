@@ -75,7 +75,7 @@ class PulsarException(Exception):
     fields: ClassVar[tuple[str, ...]] = ()
     """Names of the attributes that belong to the error besides its text."""
     message_id: Any = None
-    """The `MessageId` of the stored block that could not be decoded, of an error that reading it raises.
+    """The `MessageId` of the stored block that could not be decoded, if any.
 
     It stands for all messages of the block: the consumer that raises it may acknowledge it, or negatively.
     """

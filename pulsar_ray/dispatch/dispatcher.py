@@ -473,7 +473,10 @@ class Dispatcher:
         return [self._rewound(consumer_id)] if has_gone_back else []
 
     def cannot_read(self, consumer_id: int, place: tuple[int, int], generation: int | None = None) -> None:
-        """A consumer cannot decode the block at (ledger id, first entry id): it counts for one message."""
+        """Count a block for one message: its consumer cannot decode it.
+
+        `place` is its (ledger id, first entry id).
+        """
         if not self._precedes_seek(generation):
             self._requests.cannot_read(consumer_id, place)
 

@@ -36,6 +36,8 @@ class DispatchSettings:
     max_consumers_per_topic: int = 0
     max_consumers_per_subscription: int = 0
     max_subscriptions_per_topic: int = 0
+    max_properties_bytes: int = 0
+    max_properties_bytes_per_actor: int = 0
     subscription_types: frozenset[str] = frozenset(SUBSCRIPTION_TYPES)
     """The types that new consumers may have."""
     max_pending_acks_per_subscription: int = 1_000_000
@@ -60,6 +62,8 @@ class DispatchSettings:
             max_consumers_per_topic=settings.max_consumers_per_topic,
             max_consumers_per_subscription=settings.max_consumers_per_subscription,
             max_subscriptions_per_topic=settings.max_subscriptions_per_topic,
+            max_properties_bytes=settings.max_properties_bytes,
+            max_properties_bytes_per_actor=settings.max_properties_bytes_per_actor,
             subscription_types=settings.subscription_types(),
             acknowledgment_at_batch_index_level_enabled=settings.acknowledgment_at_batch_index_level_enabled,
             reattach_grace_ms=int(settings.reattach_grace_seconds * 1000),

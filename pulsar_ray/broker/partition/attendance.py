@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
 from pulsar_ray.errors import ConsumerBusy, NotAllowedError
+from pulsar_ray.model.registrations import check_properties_size, check_sum, kept_bytes
 from pulsar_ray.session.control_calls import ATTENDANCE_CALLS, check_call
 from pulsar_ray.session.session_table import Session
 
@@ -60,6 +61,16 @@ class Attendance:
     def check_new_subscription(self, name: str) -> None:
         """Raise NotAllowedError if the topic may have no further subscription; readers count too."""
         self._check_subscriptions(self._subscriptions(name) + self._readers() + 1)
+
+    def check_kept(self, name: str, properties: Mapping[str, str], others: Iterable[int]) -> None:
+        """Raise NotAllowedError for properties of a subscription above the limits.
+
+        `others` are the bytes that are kept of each other one.
+        """
+        policies = self._policies
+        check_properties_size("subscription", properties, policies.max_properties_bytes)
+        new = kept_bytes(name, properties)
+        check_sum("subscriptions", new, others, policies.max_properties_bytes_per_actor)
 
     def _readers(self, besides: str | None = None) -> int:
         return sum(readers for other, (_, _, readers) in self._counts.items() if other != besides)

@@ -24,6 +24,7 @@ from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.manifest.manifest import LEDGER_COUNTER_BITS
 from pulsar_ray.managed_ledger.log.manifest_changes import mark_delete_before
 from pulsar_ray.model.position import Position
+from pulsar_ray.model.registrations import check_new_name, kept_bytes
 from pulsar_ray.model.subscription_properties import changed_properties, check_subscription_properties
 from pulsar_ray.model.system_topics import is_system_topic
 from pulsar_ray.model.topic_name import TopicName
@@ -101,7 +102,7 @@ class PartitionCalls:
 
         One that exists is returned as it is. `initial` is "earliest", "latest" or the [ledger id, entry id]
         of its first message. Raises SubscriptionNotFound unless `create`, NotAllowedError if the topic may
-        have no more subscriptions.
+        have no more subscriptions, or InvalidConfiguration for the name of a new one.
         """
         existing = self._ledger.changes.find_subscription(name, durable)
         is_new = existing is None
@@ -112,7 +113,9 @@ class PartitionCalls:
                     str(self._ledger.directory),
                 )
             self._attendance.check_new_subscription(name)
+            check_new_name("subscription", name)
             check_subscription_properties(properties)
+            self._attendance.check_kept(name, properties, self._ledger.changes.kept_bytes(name))
             start: str | Position
             if not isinstance(initial, str):
                 await self.check_position(initial)
@@ -157,6 +160,8 @@ class PartitionCalls:
                 )
             changed = changed_properties(known.properties, properties, replace=replace)
             check_subscription_properties(changed)
+            if kept_bytes(name, changed) > kept_bytes(name, known.properties):
+                self._attendance.check_kept(name, changed, self._ledger.changes.kept_bytes(name))
             if changed != known.properties:
                 await self._writer.durable(self._ledger.changes.set_properties(known.number, changed))
             return changed

@@ -26,6 +26,8 @@ class PartitionPolicies:
     max_producers_per_topic: int
     max_consumers_per_topic: int
     max_subscriptions_per_topic: int
+    max_properties_bytes: int
+    max_properties_bytes_per_actor: int
     publish_rate_messages: int
     publish_rate_bytes: int
     message_ttl_ms: int
@@ -77,6 +79,8 @@ def _values(settings: Settings) -> dict[str, Any]:
         "max_producers_per_topic": settings.max_producers_per_topic,
         "max_consumers_per_topic": settings.max_consumers_per_topic,
         "max_subscriptions_per_topic": settings.max_subscriptions_per_topic,
+        "max_properties_bytes": settings.max_properties_bytes,
+        "max_properties_bytes_per_actor": settings.max_properties_bytes_per_actor,
         "publish_rate_messages": settings.max_publish_rate_per_topic_in_messages,
         "publish_rate_bytes": settings.max_publish_rate_per_topic_in_bytes,
         "message_ttl_ms": settings.ttl_duration_default_in_seconds * 1000,

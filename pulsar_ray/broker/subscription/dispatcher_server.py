@@ -37,6 +37,7 @@ from pulsar_ray.errors import (
 )
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.policies import PolicyUpdate
+from pulsar_ray.model.registrations import check_new_name, check_properties_size, check_sum, kept_bytes
 from pulsar_ray.session.control_calls import CONSUMER_CALLS, check_call
 from pulsar_ray.session.requests import (
     Acknowledge,
@@ -216,8 +217,25 @@ class DispatcherServer:
                 "these, or change the policy"
             )
 
+    def _check_kept(self, request: OpenConsumer) -> None:
+        """Refuse names and properties above the limits; that of a durable subscription is stored."""
+        settings = self._settings
+        check_new_name("consumer", request.name)
+        if not self._request.durable:
+            check_new_name("subscription", request.subscription)
+        check_properties_size("consumer", request.properties, settings.max_properties_bytes)
+        new = kept_bytes(request.name + request.subscription, request.properties)
+        others = (
+            endpoint.kept_bytes
+            for subscription in self._served.values()
+            for endpoint in subscription.consumers.values()
+            if endpoint.incarnation != request.incarnation
+        )
+        check_sum("consumers", new, others, settings.max_properties_bytes_per_actor)
+
     async def _open_consumer(self, session: Session, request: OpenConsumer) -> ConsumerOpened:
         self._check_type(request)
+        self._check_kept(request)
         async with self._admission.admitted(request):
             return await self._open_admitted(session, request)
 

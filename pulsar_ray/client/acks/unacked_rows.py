@@ -91,7 +91,10 @@ class UnackedRows:
         self._parts.add((ledger_id, entry_id))
 
     def note_unreadable(self, ledger_id: int, first_entry_id: int, redelivery_count: int) -> bool:
-        """Hold all of a block of which something is held, for it cannot be decoded; False if it was noted."""
+        """Hold all of a block that cannot be decoded, if something of it is held.
+
+        False if that was noted before.
+        """
         key = (ledger_id, first_entry_id)
         held = self._blocks.get(key)
         if held is None:

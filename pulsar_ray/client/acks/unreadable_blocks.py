@@ -18,9 +18,10 @@ from pulsar_ray.transport.cluster import PartitionRoute
 
 
 class UnreadableBlocks:
-    """Holds each as one message, whatever its header says, and has the dispatcher count it as one.
+    """Holds each as one message, whatever its header says.
 
-    A reader passes it by. With a dead letter policy it has failed, for nobody may ever see the error.
+    The dispatcher is told to count it as one. A reader passes it by. With a dead letter policy it has
+    failed, for nobody may ever see the error.
     """
 
     def __init__(
@@ -48,7 +49,10 @@ class UnreadableBlocks:
         return self._decoder.stored_bytes(delivery)
 
     def met(self, delivery: QueuedDelivery) -> bool:
-        """The application is to learn of a block; False if it knows. Called without the consumer's lock."""
+        """Hold a block that the application is to learn of; False if it knows.
+
+        Called without the consumer's lock.
+        """
         if not self.hold(delivery):
             return False
         held = self.at(delivery.ledger_id, delivery.first_entry_id)
@@ -82,7 +86,7 @@ class UnreadableBlocks:
         return True
 
     def report_again(self, generation: int) -> None:
-        """Report all that are held to a dispatcher that may not know them: the consumer is open anew."""
+        """Report all that are held: the dispatcher may not know them."""
         with self._sender.lock:
             unreadable = self._state.unacked.unreadable()
         for key in unreadable:

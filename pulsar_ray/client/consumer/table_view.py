@@ -74,9 +74,10 @@ class TableView:
         self._listeners: list[_Registered] = []
 
     def load(self) -> None:
-        """Read all messages stored by now, then follow in a thread. Raises what ends a reader.
+        """Read all messages stored by now, then follow in a thread.
 
-        What cannot be read is passed by here, too, and logged: else nobody could look at the others.
+        Raises what ends a reader. A block that cannot be read is passed by here, too, and logged: else nobody
+        could look at the others.
         """
         stored = {last.topic_name: last for last in self._consumer.get_last_message_ids() if last.topic_name}
         while stored and self._consumer.has_message_available():

@@ -46,7 +46,7 @@ class _Taken(NamedTuple):
     partition: PartitionConsumer
     part: BlockRows
     unreadable: HeldBlock | None = None
-    """The block, if it could not be decoded; `part` is then the one letter that is made of it."""
+    """The block, if it could not be decoded: `part` is the letter made of it."""
 
     @property
     def is_current(self) -> bool:

@@ -18,7 +18,7 @@ ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 RECONSUMETIMES = "RECONSUMETIMES"
 DELAY_TIME = "DELAY_TIME"
 UNREADABLE_BLOCK = "UNREADABLE_BLOCK"
-"""Why a letter's value is a block as it was stored, which could not be decoded (ADR 0092)."""
+"""Why a letter's value is a stored block: it could not be decoded (ADR 0092)."""
 LETTER_PROPERTIES = (REAL_TOPIC, ORIGIN_MESSAGE_ID, RECONSUMETIMES, DELAY_TIME)
 """The properties that a copy has beside those of its message."""
 USER_PREFIX = "USER_"
@@ -53,7 +53,7 @@ def letter_columns(block: ReceivedBlock, rows: Rows, source: str, *, are_letters
 
 
 def unreadable_letter(topic: str, held: HeldBlock, partition: int, data: bytes, reason: str) -> ReceivedBlock:
-    """Make the one message of a block that could not be decoded; its value is what is stored."""
+    """Make the one message of an undecodable block; its value is what is stored."""
     letter = ReceivedBlock.outgoing(topic, data, properties={UNREADABLE_BLOCK: reason})
     letter.ledger_id, letter.first_entry_id = held.ledger_id, held.first_entry_id
     letter.partition, letter.redelivery_count = partition, held.redelivery_count

@@ -90,5 +90,5 @@ class BlockDecoder:
 
 
 def _own_place(delivery: QueuedDelivery) -> QueuedChunk:
-    """The place of the delivered block itself, which may be the last chunk of its message."""
+    """The place of the delivered block itself, perhaps the last chunk of its message."""
     return QueuedChunk(*delivery.key, delivery.path, delivery.offset, delivery.length, delivery.data)

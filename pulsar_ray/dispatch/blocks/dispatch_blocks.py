@@ -170,7 +170,7 @@ class DispatchBlocks:
         """A consumer cannot decode a block: each part that it holds counts for one message.
 
         It holds what waits of the block as well, for it would be cut to the consumer's room again and again.
-        What others hold they keep.
+        Others keep what they hold.
         """
         held = [delivery for delivery in block.deliveries if delivery.consumer is consumer]
         if not held:

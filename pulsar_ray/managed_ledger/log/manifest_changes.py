@@ -33,6 +33,7 @@ from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
 )
 from pulsar_ray.managed_ledger.log.retention import Retention, ledgers_to_trim, next_trim_ms
 from pulsar_ray.model.position import EARLIEST, Position
+from pulsar_ray.model.registrations import kept_bytes
 
 _IDLE_MS = 60_000
 _OF_HOLDS = (Subscription, HoldMoved, Expired, SubscriptionRemoved)
@@ -106,9 +107,16 @@ class ManifestChanges:
 
     def count_subscriptions(self, besides: str) -> int:
         """Count durable subscriptions, also those being registered, but for the one of a name."""
+        return len({s.name for s in self._known() if s.is_durable} - {besides})
+
+    def kept_bytes(self, besides: str) -> list[int]:
+        """The bytes of each subscription's name and properties, but for one of a name."""
+        return [kept_bytes(s.name, s.properties) for s in self._known() if s.name != besides]
+
+    def _known(self) -> list[Subscription]:
+        """All subscriptions, also those being registered."""
         pending = (change.result for change in self._state.unfinished)
-        known = [*self.subscriptions(), *(s for s in pending if isinstance(s, Subscription))]
-        return len({s.name for s in known if s.is_durable} - {besides})
+        return [*self.subscriptions(), *(s for s in pending if isinstance(s, Subscription))]
 
     def has_subscription(self, number: int) -> bool:
         return number in self._state.manifest.subscriptions

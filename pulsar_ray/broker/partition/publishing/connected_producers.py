@@ -14,6 +14,7 @@ from pulsar_ray.errors import IncarnationForgotten, ProducerBusy, ProducerFenced
 from pulsar_ray.managed_ledger.log.producer_incarnations import ProducerIncarnations
 from pulsar_ray.managed_ledger.log.producer_sequences import ProducerSequences
 from pulsar_ray.model.enums import ProducerAccessMode
+from pulsar_ray.model.registrations import check_new_name, check_properties_size, check_sum, kept_bytes
 from pulsar_ray.model.traffic import IncomingTraffic
 from pulsar_ray.session.requests import (
     NO_BLOCK,
@@ -82,7 +83,8 @@ class ConnectedProducers:
         """Open a producer, or open it again.
 
         Raises ProducerBusy while another session holds the name, or if there are as many producers as the
-        topic may have; IncarnationForgotten for one that is not remembered.
+        topic may have; IncarnationForgotten for one that is not remembered; InvalidConfiguration or
+        NotAllowedError for a name or properties that are not to be kept.
         """
         name = request.name or _name_given(session, request) or self._make_up_name()
         held = self.by_name.get(name)
@@ -92,6 +94,7 @@ class ConnectedProducers:
             )
         if held is None and not request.was_open:
             self._check_limit()
+        self._check_kept(request, name)
         self._make_room(name)
         same = held if held is not None and held.incarnation == request.incarnation else None
         now_ms = self._clock.now_ms()
@@ -107,6 +110,7 @@ class ConnectedProducers:
             session, request.producer_id, name, request.incarnation, next_seq, traffic, connected_ms
         )
         endpoint.metadata = request.properties or {}
+        endpoint.kept_bytes = kept_bytes(name, request.properties)
         endpoint.is_user_named = request.user_named
         endpoint.access_mode = ProducerAccessMode(request.access_mode)
         if same is not None:
@@ -153,6 +157,19 @@ class ConnectedProducers:
                 f"the topic has {len(self.by_name)} producers, and its policy max_producers allows {limit}: "
                 "close one, or raise the policy (setting max_producers_per_topic)"
             )
+
+    def _check_kept(self, request: OpenProducer, name: str) -> None:
+        """Refuse a name and properties above the limits.
+
+        A name that the log knows stays good.
+        """
+        log, policies = self._log, self._policies
+        if log.incarnations.last_entry_seq(request.incarnation) < 0 and log.sequences.last_id(name) < 0:
+            check_new_name("producer", name)
+        check_properties_size("producer", request.properties, policies.max_properties_bytes)
+        others = (known.kept_bytes for known in self.by_name.values() if known.name != name)
+        new = kept_bytes(name, request.properties)
+        check_sum("producers", new, others, policies.max_properties_bytes_per_actor)
 
     def _open_incarnation(
         self, request: OpenProducer, name: str, held: ProducerEndpoint | None, now_ms: int

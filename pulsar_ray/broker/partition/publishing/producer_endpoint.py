@@ -21,6 +21,7 @@ class ProducerEndpoint:
         "incarnation",
         "is_held",
         "is_user_named",
+        "kept_bytes",
         "message_in_chunks",
         "metadata",
         "name",
@@ -49,6 +50,8 @@ class ProducerEndpoint:
         self.traffic = traffic
         self.connected_ms = connected_ms
         self.metadata: Mapping[str, str] = {}
+        self.kept_bytes = 0
+        """Of its name and metadata."""
         self.is_user_named = False
         self.access_mode = ProducerAccessMode.Shared
         self.is_held = False

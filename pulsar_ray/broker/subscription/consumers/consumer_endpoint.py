@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pulsar_ray.broker.subscription.consumers.delivery_senders import DeliverySender
 from pulsar_ray.dispatch.grant import DropQueue, Grant
 from pulsar_ray.lane.progress_page import CounterView
+from pulsar_ray.model.registrations import kept_bytes
 from pulsar_ray.session.requests import OpenConsumer, Reset, encode_request
 from pulsar_ray.session.session_table import Session
 
@@ -31,6 +32,7 @@ class ConsumerEndpoint:
         self.incarnation = request.incarnation
         self.name = request.name
         self.metadata = request.properties or {}
+        self.kept_bytes = kept_bytes(request.name + subscription, request.properties)
         self.reads_files = request.reads_files
         self.numbering = numbering
         self.redeliveries = request.redeliveries

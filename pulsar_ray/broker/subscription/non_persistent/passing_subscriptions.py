@@ -20,6 +20,7 @@ from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.errors import OperationNotSupported, PulsarException, SubscriptionNotFound
 from pulsar_ray.lane.await_within import within
 from pulsar_ray.model.position import EARLIEST
+from pulsar_ray.model.registrations import check_new_name
 from pulsar_ray.session.requests import OpenConsumer, Pushed
 from pulsar_ray.transport.cluster import SubscriptionRequest
 
@@ -100,6 +101,8 @@ class PassingSubscriptions:
             raise SubscriptionNotFound(
                 f"subscription {self._request.subscription!r} does not exist on {self._request.topic}"
             )
+        if self._request.durable:
+            check_new_name("subscription", self._request.subscription)
         await self._follower.attach()
         self.epoch = self._context.clock.now_ms()
         if self._request.durable:
