@@ -40,6 +40,8 @@ class DelayedBlocks:
         """The tracker has handed over everything up to this key."""
         self.left_through: Position | None = None
         """The last entry of which a row was left since reading began; None without one."""
+        self.left_entries = 0
+        """How many entries were left since reading began, those that have become due since included."""
         self.has_met = False
         """Whether blocks were read that may be delayed."""
         self.anew = 0
@@ -76,6 +78,7 @@ class DelayedBlocks:
         self.floor_ms = max(self.floor_ms, self.taken.deliver_at, self.now_ms)
         self.taken = max(self.taken, RowKey(self.floor_ms))
         self.left_through = None
+        self.left_entries = 0
         self.has_met = False
 
     @property
@@ -102,6 +105,7 @@ class DelayedBlocks:
             return 0
         return row_sets.of_flags(np.frombuffer(times, np.int64) <= by_ms)
 
-    def left(self, ref: BlockRef) -> None:
-        """Some rows of a block are left."""
+    def left(self, ref: BlockRef, rows: RowSet) -> None:
+        """Note that these rows of a block are left."""
+        self.left_entries += rows.bit_count() if ref.row_is_entry else 1
         self.left_through = Position(ref.ledger_id, ref.last_entry_id)

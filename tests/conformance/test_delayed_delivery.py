@@ -466,6 +466,17 @@ def test_due_messages_come_as_soon_as_a_small_queue_has_room(broker: Broker, cli
     assert sorted(values(consumer, 20, acknowledge=True)) == numbers(0, 20)
 
 
+def test_what_is_due_and_finds_no_room_is_delayed_no_more(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    consumer = client.subscribe(topic, "s", ConsumerType.Shared, receiver_queue_size=2)
+    producer = client.create_producer(topic)
+    for value in numbers(0, 30):
+        producer.send_async(value, None, deliver_after=SHORT)
+    producer.send(b"much later", deliver_after=LONG)
+    wait_until(lambda: delayed(broker, topic) == 1, what="one waits, and thirty are due")
+    assert sorted(values(consumer, 30)) == numbers(0, 30)
+
+
 def test_skipping_everything_skips_what_waits(broker: Broker, client: Client, assert_quiet: Quiet) -> None:
     topic = broker.topic()
     consumer = client.subscribe(topic, "s", ConsumerType.Shared)

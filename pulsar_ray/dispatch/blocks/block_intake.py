@@ -119,8 +119,8 @@ class BlockIntake:
         claims = self._returning.claims.pop(key, ()) if self._returning.claims else ()
         for _, claimed, _ in claims:
             due |= row_sets.of_ranges(claimed)  # a consumer has them already
-        if rows & ~due:
-            self._delayed.left(ref)
+        if left := rows & ~due:
+            self._delayed.left(ref, left)
         self._put(ref, slots, rows & due)
         block = self._blocks.index.get(key)
         if block is not None:

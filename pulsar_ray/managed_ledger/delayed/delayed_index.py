@@ -304,6 +304,19 @@ class DelayedIndex:
             total += info.entries * run.rows_left // info.rows
         return total
 
+    def entries_waiting(self, by_ms: int) -> int:
+        """Count the entries whose time is later: the others were not taken because nobody has room."""
+        waiting = self._sorted[self._next :]
+        total = entries_in(waiting[int(np.searchsorted(waiting["deliver_at"], by_ms, "right")) :])
+        if self._fresh_first > by_ms:
+            total += self._fresh_entries
+        else:
+            total += sum(entries_in(rows[rows["deliver_at"] > by_ms]) for rows in self._fresh)
+        for run in self._runs:
+            info = run.info
+            total += info.entries * (run.rows_left - run.rows_due(by_ms)) // info.rows
+        return total
+
     # --- merging ----------------------------------------------------------------------------------
 
     def work(self, mark_delete: Position) -> bool:

@@ -220,6 +220,25 @@ class SortedRun:
             return empty_rows()
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
+    def rows_due(self, until_ms: int) -> int:
+        """Count the rows from its place on that are due until then.
+
+        It is exact within the chunk that is in memory, and off by less than a chunk elsewhere: no other chunk
+        is read for it.
+        """
+        at = self._next
+        if at >= self.info.rows:
+            return 0
+        number, within = divmod(at, CHUNK_ROWS)
+        due = int(np.searchsorted(self._load(number)["deliver_at"][within:], until_ms, "right"))
+        if due < min(CHUNK_ROWS, self.info.rows - number * CHUNK_ROWS) - within:
+            return due
+        low, high = number + 1, self._chunks
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (middle + 1, high) if self._first_of(middle) <= until_ms else (low, middle)
+        return min(low * CHUNK_ROWS, self.info.rows) - at
+
     def take(self, count: int) -> None:
         """Move the place on."""
         self._next += count

@@ -110,7 +110,7 @@ class DelayedTracker:
             index.dropped,
             rows.tobytes(),
             index.next_time(),
-            index.entries,
+            index.entries_waiting(request.until_ms),
             is_merging or index.through < request.through,
             self._problem,
         )

@@ -79,6 +79,8 @@ class TrackerLink:
         self._on_fatal = on_fatal
         self._address = ""
         self._answer: FollowAnswer | None = None
+        self._left_before = 0
+        """How many entries had been left to the tracker when its last answer was asked for."""
         self._anew = 0
         self._is_asking = False
         self._is_closed = False
@@ -98,9 +100,11 @@ class TrackerLink:
 
     @property
     def entries(self) -> int:
-        """How many entries wait for their time, by the last answer."""
-        answer = self._answer
-        return 0 if answer is None or not self.is_needed else answer.entries
+        """How many entries wait for their time, by the last answer, and those that were left since."""
+        if not self.is_needed:
+            return 0
+        answer, left = self._answer, self._core.delayed.left_entries
+        return left if answer is None else answer.entries + max(0, left - self._left_before)
 
     @property
     def due_in_ms(self) -> int | None:
@@ -201,9 +205,9 @@ class TrackerLink:
             core.settings.most_delayed_rows_in_memory,
             self._anew,
         )
-        self._loop.create_task(self._asked(request, core.seek_generation))
+        self._loop.create_task(self._asked(request, core.seek_generation, delayed.left_entries))
 
-    async def _asked(self, request: FollowRequest, seek_generation: int) -> None:
+    async def _asked(self, request: FollowRequest, seek_generation: int, left_before: int) -> None:
         try:
             answer = await self._loop.run_in_executor(None, self._call, request)
         except PulsarException as error:
@@ -218,7 +222,7 @@ class TrackerLink:
             # The clock was set back between two lives of this dispatcher: it has left what is in no index.
             self._on_fatal(RuntimeError("the tracker has dropped rows that this dispatcher has left to it"))
             return
-        self._answer = answer
+        self._answer, self._left_before = answer, left_before
         if not answer.rows or seek_generation != self._core.seek_generation:
             self._done()
             return

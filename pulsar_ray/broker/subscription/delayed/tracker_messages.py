@@ -58,7 +58,7 @@ class FollowAnswer:
     next_ms: int | None
     """When the next row is due, those in `rows` included; None without one."""
     entries: int
-    """How many entries are not taken."""
+    """How many entries wait for their time, which is later than what was asked for."""
     has_more_to_do: bool
     """Whether it would go on reading or merging if it was called again."""
     problem: str = ""

@@ -71,6 +71,26 @@ def test_only_so_many_messages_come_at_once(tmp_path: Path) -> None:
     assert list(read_rows(index.due(99, 1).tobytes())) == [DelayedRow(10, 1, 0, 0, 0, 800, 50, ALL_ROWS)]
 
 
+def test_entries_that_are_due_do_not_wait(tmp_path: Path) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed: {seed}")
+    chance = random.Random(seed)
+    index = opened(tmp_path / "delayed")
+    times: list[int] = []
+    for entry_id in range(400):
+        times.append(chance.randrange(1, 1000))
+        index.add(rows((times[-1], entry_id)), Position(1, entry_id))
+        if chance.random() < 0.05:
+            index.flush()
+        if chance.random() < 0.2:
+            by_ms = chance.randrange(0, 1001)
+            assert index.entries_waiting(by_ms) == sum(time > by_ms for time in times)
+    taken = chance.randrange(300)
+    index.set_taken(RowKey(taken, 1, 1 << 30, 0), 0)
+    for by_ms in (0, taken, 500, 1000):
+        assert index.entries_waiting(by_ms) == sum(time > max(by_ms, taken) for time in times)
+
+
 def test_a_row_that_is_found_late_is_handed_over_next(tmp_path: Path) -> None:
     index = opened(tmp_path / "delayed")
     index.add(rows((10, 0), (50, 1)), Position(1, 1))
