@@ -115,7 +115,8 @@ def test_one_that_the_tracker_hands_over_before_it_was_read_again_is_whole(
     producer.send(large(1), deliver_at=due_ms)
     for _ in range(30):
         consumer.acknowledge(consumer.receive(WAIT_MS))
-    wait_until(lambda: shown(broker, topic, "msgDelayed") == 1, what="the tracker knows it")
+    why_blocked = broker.admin().topics.why_blocked
+    wait_until(lambda: why_blocked(topic, "s")["delayedDueInMs"] is not None, what="the tracker knows it")
     consumer.seek(MessageId.earliest)
     got = [consumer.receive(WAIT_MS).data() for _ in range(31)]
     assert sorted(got) == sorted([large(1), *(b"%d" % number for number in range(30))])

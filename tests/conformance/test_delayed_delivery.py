@@ -36,11 +36,12 @@ def now_ms() -> int:
 
 
 def delayed(broker: Broker, topic: str, name: str = "s") -> int:
-    """How many messages of a subscription wait for their time, by its stats."""
+    """How many messages of a subscription wait for their time, by its stats; -1 until its tracker has them."""
     server = broker.cluster.dispatcher_of(topic, name).server
     assert server is not None
     found: int = server.stats()["subscriptions"][name]["msgDelayed"]
-    return found
+    is_known = not found or server.subscriptions.served[name].delayed().due_in_ms is not None
+    return found if is_known else -1
 
 
 @pytest.mark.parametrize("kind", DELAYING, ids=str)
