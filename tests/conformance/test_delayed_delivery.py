@@ -36,7 +36,7 @@ def now_ms() -> int:
 
 
 def delayed(broker: Broker, topic: str, name: str = "s") -> int:
-    """How many messages of a subscription wait for their time, by its stats; -1 until its tracker has them."""
+    """How many messages wait for their time, by the stats; -1 until the tracker has them."""
     server = broker.cluster.dispatcher_of(topic, name).server
     assert server is not None
     found: int = server.stats()["subscriptions"][name]["msgDelayed"]
