@@ -9,6 +9,7 @@ from datetime import timedelta
 import pyarrow as pa
 import pytest
 
+from pulsar_ray.broker.subscription.served_subscription import ServedSubscription
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.client.producer.producer import Producer
@@ -40,7 +41,9 @@ def delayed(broker: Broker, topic: str, name: str = "s") -> int:
     server = broker.cluster.dispatcher_of(topic, name).server
     assert server is not None
     found: int = server.stats()["subscriptions"][name]["msgDelayed"]
-    is_known = not found or server.subscriptions.served[name].delayed().due_in_ms is not None
+    served = server.subscriptions.served[name]
+    assert isinstance(served, ServedSubscription)
+    is_known = not found or served.delayed().due_in_ms is not None
     return found if is_known else -1
 
 
