@@ -305,7 +305,10 @@ class DelayedIndex:
         return total
 
     def entries_waiting(self, by_ms: int) -> int:
-        """Count the entries whose time is later: the others were not taken because nobody has room."""
+        """Count the entries whose time is later.
+
+        The others were not taken for want of room.
+        """
         waiting = self._sorted[self._next :]
         total = entries_in(waiting[int(np.searchsorted(waiting["deliver_at"], by_ms, "right")) :])
         if self._fresh_first > by_ms:

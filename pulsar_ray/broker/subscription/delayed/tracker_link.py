@@ -80,7 +80,7 @@ class TrackerLink:
         self._address = ""
         self._answer: FollowAnswer | None = None
         self._left_before = 0
-        """How many entries had been left to the tracker when its last answer was asked for."""
+        """Counts the entries that had been left when the last answer was asked for."""
         self._anew = 0
         self._is_asking = False
         self._is_closed = False
@@ -100,7 +100,7 @@ class TrackerLink:
 
     @property
     def entries(self) -> int:
-        """How many entries wait for their time, by the last answer, and those that were left since."""
+        """Count the entries that wait for their time: those of the last answer, and newer ones."""
         if not self.is_needed:
             return 0
         answer, left = self._answer, self._core.delayed.left_entries
