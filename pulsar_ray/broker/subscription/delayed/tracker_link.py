@@ -100,7 +100,7 @@ class TrackerLink:
 
     @property
     def entries(self) -> int:
-        """Count the entries that wait for their time: those of the last answer, and newer ones."""
+        """Count the waiting entries: those of the last answer, and those left since."""
         if not self.is_needed:
             return 0
         answer, left = self._answer, self._core.delayed.left_entries
