@@ -123,6 +123,11 @@ class Settings:
         "unacknowledged entries, of any type, at which a subscription gets no more; 0: no limit",
         minimum=0,
     )
+    dispatcher_max_round_robin_batch_size: int = setting(
+        20,
+        "a Shared consumer gets at most so many messages, and a batch, above another that has room",
+        minimum=1,
+    )
     max_topics_per_namespace: int = setting(
         0, "a partitioned one counts its partitions; 0: no limit", minimum=0
     )

@@ -86,7 +86,8 @@ class Dispatcher:
         self._requests = RedeliveryRequests(
             self._redelivery, self._returning, self.consumers, self.type, self.blocks
         )
-        self._granting = GrantMaker(cursor.counts, self.blocks, self.type, self.room, self._limits)
+        limits = self._limits if subscription.is_durable else None
+        self._granting = GrantMaker(cursor.counts, self.blocks, self.type, self.room, limits)
         self._rated = RatedGrants.of(settings, self._granting, None)
         self.now_ms = now_ms
 

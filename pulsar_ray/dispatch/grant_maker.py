@@ -11,6 +11,7 @@ from pulsar_ray.dispatch.policies.subscription_type import SubscriptionType
 from pulsar_ray.dispatch.unacked_limits import UnackedLimits
 from pulsar_ray.managed_ledger.cursor.redelivery_counts import RedeliveryCounts
 from pulsar_ray.model.position import Position
+from pulsar_ray.model.rate_limit import NO_LIMIT
 from pulsar_ray.model.row_ranges import RowFailures
 from pulsar_ray.model.row_sets import RowSet
 
@@ -36,6 +37,12 @@ class GrantMaker:
         self._type = kind
         self.room = room
         self.now_ms = 0
+
+    def room_of_all(self) -> int:
+        """How many messages all consumers together may get now, by the limits that they share."""
+        if self._limits is None or not self._type.policy.limits_unacked:
+            return NO_LIMIT
+        return self._limits.room_of_all()
 
     def grant(self, consumer: Consumer, block: DispatchBlock, limit: int) -> Grant:
         """Grant up to `limit` waiting rows of a block, or a whole batch.

@@ -47,6 +47,10 @@ class RatedGrants:
         """How many messages a consumer may get now; 0 or less: none."""
         return min(self._granting.room(consumer), self.limit.messages_left(self.now_ms))
 
+    def room_of_all(self) -> int:
+        """How many messages all consumers together may get now, by the limits that they share."""
+        return min(self._granting.room_of_all(), self.limit.messages_left(self.now_ms))
+
     def grant(self, consumer: Consumer, block: DispatchBlock, limit: int) -> Grant:
         """See GrantSource."""
         return self._charged(self._granting.grant(consumer, block, limit))

@@ -40,6 +40,8 @@ class DispatchSettings:
     max_properties_bytes_per_actor: int = 0
     subscription_types: frozenset[str] = frozenset(SUBSCRIPTION_TYPES)
     """The types that new consumers may have."""
+    max_round_robin_batch_size: int = 20
+    """So many messages, and a batch, may a Shared consumer get above another that has room."""
     max_pending_acks_per_subscription: int = 1_000_000
     """Blocks, or parts of them, that consumers hold unacknowledged: they are what takes memory here."""
 
@@ -53,6 +55,7 @@ class DispatchSettings:
             max_unacked_messages_per_consumer=settings.max_unacked_messages_per_consumer,
             max_unacked_messages_per_subscription=settings.max_unacked_messages_per_subscription,
             max_pending_acks_per_subscription=settings.max_pending_acks_per_subscription,
+            max_round_robin_batch_size=settings.dispatcher_max_round_robin_batch_size,
             delayed_delivery_enabled=settings.delayed_delivery_enabled or not are_current,
             delayed_delivery_tick_ms=settings.delayed_delivery_tick_time_millis,
             delayed_delivery_is_strict=settings.is_delayed_delivery_deliver_at_time_strict or not are_current,

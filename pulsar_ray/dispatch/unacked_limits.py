@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
 from pulsar_ray.dispatch.consumer import Consumer
 from pulsar_ray.dispatch.settings import DispatchSettings
+from pulsar_ray.model.rate_limit import NO_LIMIT
 
 
 class UnackedLimits:
@@ -37,6 +38,11 @@ class UnackedLimits:
         self.is_blocked = False
         left = limit - unacked
         return room if room < left else left
+
+    def room_of_all(self) -> int:
+        """How many messages all consumers together may get until the subscription's limit."""
+        limit = self._settings.max_unacked_messages_per_subscription
+        return limit - self._blocks.unacked_messages if limit else NO_LIMIT
 
     def granted(self, consumer: Consumer) -> None:
         """Notice that a limit was reached."""

@@ -48,6 +48,21 @@ def test_the_subscriptions_limit_holds_everybody_until_half_is_acknowledged(
     wait_until(lambda: sum(broker.unacked(topic, "s")) == 10, what="dispatching goes on, up to the limit")
 
 
+def test_a_burst_is_shared_evenly_by_those_that_have_room(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    workers = [one.subscribe(topic, "s", ConsumerType.Shared) for one in (client, broker.client())]
+    for worker in workers:
+        with pytest.raises(Timeout):
+            worker.receive(QUIET_MS)  # its credit has arrived
+    producer = client.create_producer(topic)
+    for value in numbers(0, 200):
+        producer.send_async(value, None)
+    producer.flush()
+    wait_until(lambda: sum(broker.unacked(topic, "s")) == 200, what="all are handed out")
+    shares = broker.unacked(topic, "s")
+    assert max(shares) - min(shares) <= 21, shares
+
+
 def test_a_consumer_that_stands_still_delays_nobody(broker: Broker, client: Client) -> None:
     topic = broker.topic()
     still = broker.client().subscribe(topic, "still", receiver_queue_size=1)

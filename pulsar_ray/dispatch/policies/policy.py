@@ -23,6 +23,9 @@ class GrantSource(Protocol):
     def room(self, consumer: Consumer) -> int:
         """How many messages a consumer may get now; 0 or less: none."""
 
+    def room_of_all(self) -> int:
+        """How many messages all consumers together may get now, by the limits that they share."""
+
     def grant(self, consumer: Consumer, block: DispatchBlock, limit: int) -> Grant:
         """Give waiting rows of a block to a consumer."""
 

@@ -1,11 +1,14 @@
 """Shared: round robin over the consumers with permits, better priority levels first.
 
-The rule of turns. A turn of a consumer is `max(20, waiting messages / eligible consumers)` messages,
-computed once per round of dispatching. A block stays whole if it has at most twice that many rows; a larger
-one is cut at the turn (unless it is a batch, which is never cut), and so is the rest of one that was cut.
-After its first block a turn takes further blocks as long as they fit whole. So where the backlog is deep
-blocks stay whole (Arrow batches are worth much more whole), where few messages wait they are spread in runs
-of 20, and one large block that arrives alone is split evenly.
+The rule of turns. Each round gives every consumer that has room a turn: what waits divided by them, and at
+least `dispatcher_max_round_robin_batch_size` messages (20). So what waits at once is shared out evenly. What
+is left of a turn when nothing waits any more is not lost, and a new round begins only when nobody with room
+has any of its turn left: so is what comes by and by, in whatever portions. A batch is never cut, so that it
+may take more than is left of a turn; later rounds make up for that. As long as two consumers have room,
+neither gets more than 20 messages and a batch above the other (ADR 0099).
+
+A block of single messages goes whole to one whose turn has room for it, for whole blocks are worth much more;
+only what fits nobody's turn whole is cut.
 """
 
 from __future__ import annotations
@@ -14,12 +17,11 @@ from collections import deque
 from collections.abc import Collection
 
 from pulsar_ray.dispatch.blocks import counted_rows
-from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec
+from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec, DispatchBlock
 from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.dispatch.policies.policy import GrantSource, rows_that_fit
+from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.dispatch.suspects.turns import dispatch_to_free
-
-TURN_MESSAGES = 20
 
 
 class SharedPolicy:
@@ -34,88 +36,161 @@ class SharedPolicy:
     limits_unacked = True
     must_elect = False
 
-    def __init__(self) -> None:
-        self._levels: dict[int, deque[Consumer]] = {}
-        """By priority level, the best first: consumers, the next in turn first."""
+    def __init__(self, settings: DispatchSettings) -> None:
+        self._settings = settings
+        self._levels: dict[int, _Level] = {}
+        """By priority level, the best first."""
 
     def admit(self, spec: ConsumerSpec, present: Collection[Consumer]) -> None:
         """Everybody is welcome."""
 
     def join(self, consumer: Consumer) -> None:
-        self._levels.setdefault(consumer.spec.priority_level, deque()).append(consumer)
+        level = self._levels.setdefault(consumer.spec.priority_level, _Level(self._settings))
+        level.consumers.append(consumer)
+        level.left[consumer] = 0
         self._levels = dict(sorted(self._levels.items()))
 
     def leave(self, consumer: Consumer) -> None:
-        level = consumer.spec.priority_level
-        self._levels[level].remove(consumer)
-        if not self._levels[level]:
-            del self._levels[level]
+        level = self._levels[consumer.spec.priority_level]
+        level.consumers.remove(consumer)
+        del level.left[consumer]
+        if not level.consumers:
+            del self._levels[consumer.spec.priority_level]
 
     def dispatch(self, source: GrantSource) -> list[Grant]:
         """Grant until no consumer has room or nothing waits."""
         grants: list[Grant] = []
         blocks = source.blocks
-        passed_over = self._kept_free(source, grants) if len(blocks.suspects) else None
-        turns: dict[int, int] = {}
+        kept_free = self._kept_free(source, grants) if len(blocks.suspects) else None
         # Those who had better wait for a whole block do so until the block at the head is another one.
-        holding_back: set[Consumer] = set()
+        resting: set[Consumer] = {kept_free} if kept_free is not None else set()
+        at_least = len(resting)
+        for level in self._levels.values():
+            level.begin(source)
         while blocks.waiting_messages:
-            consumer, room = self._next(source, holding_back, passed_over)
-            if consumer is None:
-                break
-            level = consumer.spec.priority_level
-            if level not in turns:
-                turns[level] = self._turn_messages(source, level)
-            before = len(grants)
-            self._take_turn(source, consumer, room, turns[level], grants)
-            if len(grants) > before:
-                holding_back.clear()
+            for level in self._levels.values():
+                consumer = level.next(source, resting)
+                if consumer is not None:
+                    break
             else:
-                holding_back.add(consumer)
+                break
+            before = len(grants)
+            if not level.take_turn(consumer, source, grants):
+                resting.add(consumer)
+                level.rest(consumer)
+            elif len(resting) > at_least and len(grants) > before:
+                resting = {kept_free} if kept_free is not None else set()
         return grants
 
-    def _next(
-        self, source: GrantSource, holding_back: set[Consumer], passed_over: Consumer | None
-    ) -> tuple[Consumer | None, int]:
-        """The consumer whose turn it is, and how many messages it may get."""
-        for consumers in self._levels.values():
-            for _ in range(len(consumers)):
-                consumer = consumers[0]
-                consumers.rotate(-1)
-                if consumer is passed_over or consumer in holding_back:
+    def _kept_free(self, source: GrantSource, grants: list[Grant]) -> Consumer | None:
+        consumers = [consumer for level in self._levels.values() for consumer in level.consumers]
+        return dispatch_to_free(consumers, source, grants)
+
+
+class _Level:
+    """The consumers of one priority level, and what is left of their turns."""
+
+    def __init__(self, settings: DispatchSettings) -> None:
+        self._settings = settings
+        self.consumers: deque[Consumer] = deque()
+        """The next in turn first."""
+        self.left: dict[Consumer, int] = {}
+        """Messages that each may still get in this round; below 0: it got more, in a batch."""
+        self._is_shared_out = False
+        self._longest_turn = 0
+        self._cut: DispatchBlock | None = None
+        """The block at the head that fits nobody's turn whole."""
+
+    def begin(self, source: GrantSource) -> None:
+        """Share out what waits in this call, unless it is so little that turns may go on as they are."""
+        self._is_shared_out = source.blocks.waiting_messages <= self._settings.max_round_robin_batch_size
+
+    def next(self, source: GrantSource, resting: Collection[Consumer]) -> Consumer | None:
+        """The consumer whose turn it is, if anybody has room."""
+        left, turn = self.left, self._settings.max_round_robin_batch_size
+        if not self._is_shared_out:
+            self._share_out(source, resting)
+        while (block := source.blocks.head()) is not None:
+            size = 1 if block.is_batch else counted_rows.size(block.waiting)
+            if size > self._longest_turn or block is self._cut:
+                self._cut, size = block, 1
+            # Where turns are long, a batch goes to whom most is left: there may be little behind it.
+            furthest_behind = block.is_batch and self._longest_turn > turn
+            found: Consumer | None = None
+            with_room = most = 0
+            for _ in range(len(self.consumers)):
+                consumer = self.consumers[0]
+                self.consumers.rotate(-1)
+                if consumer in resting:
                     continue
-                if (room := source.room(consumer)) > 0:
-                    return consumer, room
-        return None, 0
+                if source.room(consumer) <= 0:
+                    left[consumer] = 0
+                    continue
+                with_room += 1
+                most = max(most, left[consumer])
+                if left[consumer] >= size and (found is None or left[consumer] > left[found]):
+                    found = consumer
+                    if not furthest_behind:
+                        break
+            if found is not None or not with_room:
+                return found
+            if most > 0:
+                self._cut = block
+            else:
+                self._share_out(source, resting)
+        return None
 
-    def _turn_messages(self, source: GrantSource, level: int) -> int:
-        waiting = source.blocks.waiting_messages
-        if waiting <= TURN_MESSAGES:
-            return TURN_MESSAGES
-        eligible = sum(1 for consumer in self._levels[level] if source.room(consumer) > 0)
-        return max(TURN_MESSAGES, waiting // max(eligible, 1))
-
-    def _take_turn(
-        self, source: GrantSource, consumer: Consumer, room: int, turn: int, grants: list[Grant]
-    ) -> None:
-        left = turn
-        while room > 0 and (block := source.blocks.head()) is not None:
+    def take_turn(self, consumer: Consumer, source: GrantSource, grants: list[Grant]) -> bool:
+        """Grant what a consumer's turn brings; returns False if it had better wait for a whole block."""
+        left, turn = self.left, self._settings.max_round_robin_batch_size
+        has_any = False
+        while left[consumer] > 0 and (block := source.blocks.head()) is not None:
+            if (room := source.room(consumer)) <= 0:
+                left[consumer] = 0
+                break
             wanted = counted_rows.size(block.waiting)
-            if left == turn:
-                is_whole = wanted == block.ref.messages
-                if wanted > (2 * turn if is_whole else turn) and not block.is_batch:
-                    wanted = turn
-            elif wanted > left:
-                return
+            if block.is_batch:
+                if has_any and self._longest_turn > turn:
+                    break
+            elif wanted > left[consumer] and block is not self._cut:
+                break
             fitting = wanted if wanted <= room else rows_that_fit(consumer, block, wanted, room)
             if not fitting:
-                return
+                return has_any
+            if not block.is_batch:
+                fitting = min(fitting, left[consumer])
             grants.append(source.grant(consumer, block, fitting))
-            left -= fitting
-            if left <= 0:
-                return
-            room = source.room(consumer)
+            left[consumer] -= grants[-1].messages
+            has_any = True
+        return True
 
-    def _kept_free(self, source: GrantSource, grants: list[Grant]) -> Consumer | None:
-        consumers = [consumer for level in self._levels.values() for consumer in level]
-        return dispatch_to_free(consumers, source, grants)
+    def rest(self, consumer: Consumer) -> None:
+        """Share out anew what a consumer would have got that waits for a whole block."""
+        self.left[consumer] = 0
+        self._is_shared_out = False
+
+    def _share_out(self, source: GrantSource, resting: Collection[Consumer]) -> None:
+        """Lengthen everybody's turn by so much that what waits has a place in one, all but a few messages.
+
+        What anybody got while others had no room is no debt to them.
+        """
+        left = self.left
+        takers: list[Consumer] = []
+        for consumer in self.consumers:
+            if consumer not in resting and source.room(consumer) > 0:
+                takers.append(consumer)
+            else:
+                left[consumer] = 0
+        self._is_shared_out, self._cut = True, None
+        if not takers:
+            return
+        most = max(left[consumer] for consumer in takers)
+        placed = sum(left[consumer] for consumer in takers if left[consumer] > 0)
+        waiting = min(source.blocks.waiting_messages, source.room_of_all())
+        more = (waiting - placed) // len(takers)
+        if most <= 0:
+            more = max(more, self._settings.max_round_robin_batch_size) - most
+        if more > 0:
+            for consumer in takers:
+                left[consumer] += more
+        self._longest_turn = most + max(more, 0)

@@ -16,10 +16,10 @@ from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.errors import ConsumerBusy
 from pulsar_ray.model.enums import ConsumerType
 
-POLICIES: dict[ConsumerType, Callable[[], DispatchPolicy]] = {
-    ConsumerType.Exclusive: SingleActivePolicy,
+POLICIES: dict[ConsumerType, Callable[[DispatchSettings], DispatchPolicy]] = {
+    ConsumerType.Exclusive: lambda _: SingleActivePolicy(),
     ConsumerType.Shared: SharedPolicy,
-    ConsumerType.Failover: FailoverPolicy,
+    ConsumerType.Failover: lambda _: FailoverPolicy(),
 }
 
 
@@ -52,7 +52,7 @@ class SubscriptionType:
         self.kind = spec.consumer_type
         if spec.consumer_type is not ConsumerType.KeyShared:
             self.keyed = self.slotting = self._blocks.watcher = None
-            self.policy = POLICIES[spec.consumer_type]()
+            self.policy = POLICIES[spec.consumer_type](self._settings)
             return False
         regions = new_regions(spec.key_shared, self._settings.key_shared_replica_points)
         self.policy = self.keyed = KeySharedPolicy(spec.key_shared.mode, regions, self._blocks)

@@ -27,6 +27,39 @@ def test_one_large_block_is_split_evenly() -> None:
     assert rig.told() == [(1, 0, ((0, 100),)), (2, 0, ((100, 200),)), (3, 0, ((200, 300),))]
 
 
+def test_of_several_blocks_only_those_are_cut_that_fit_no_share_whole() -> None:
+    rig = Rig([300] * 10)
+    for consumer_id in (1, 2, 3, 4):
+        rig.add(consumer_id, credit=1000)
+    told = rig.told()
+    assert [rows for _, _, rows in told[:8]] == [((0, 300),)] * 8
+    assert [rows for _, _, rows in told[8:]] == [((0, 150),), ((150, 300),)] * 2
+
+
+def test_a_burst_in_uneven_portions_is_shared_evenly() -> None:
+    rig = Rig([])
+    for consumer_id in (1, 2):
+        rig.add(consumer_id, credit=1000)
+    shares = {1: 0, 2: 0}
+    for ref in Rig([2, 198] + [1, 20] * 20).refs:
+        rig.refs.append(ref)
+        for consumer_id, messages in rig.shares().items():
+            shares[consumer_id] += messages
+    assert sum(shares.values()) == 620
+    assert abs(shares[1] - shares[2]) <= 20, shares
+
+
+def test_the_size_of_a_turn_is_a_setting_that_may_change() -> None:
+    settings = DispatchSettings(max_round_robin_batch_size=5)
+    rig = Rig([1] * 8, settings)
+    rig.add(1, credit=1000)
+    rig.add(2, credit=1000)
+    assert rig.shares() == {1: 5, 2: 3}
+    settings.max_round_robin_batch_size = 50
+    rig.refs += Rig([1] * 60).refs[8:]
+    assert rig.shares() == {1: 25, 2: 27}
+
+
 def test_blocks_stay_whole_where_the_backlog_is_deep() -> None:
     rig = Rig([1000] * 12)
     for consumer_id in (1, 2, 3):
