@@ -108,7 +108,8 @@ class Acknowledgments:
     def acknowledge_batch(self, ledger_id: int, entry_id: int, rows: RowRanges, is_durable: bool) -> None:
         """Acknowledge messages of a batch entry, by batch index.
 
-        An entry of a single message has only index 0.
+        An entry of a single message has only index 0. Of a batch that was given out in parts they are kept
+        durably, whatever `is_durable`: no consumer has the whole, so none can tell a later dispatcher of it.
         """
         position = Position(ledger_id, entry_id)
         rows = row_ranges.union((), rows)  # a client may send them in any order
@@ -120,7 +121,9 @@ class Acknowledgments:
             return
         if block is None:
             self._cursor.acknowledge_rows(position, rows, None, is_durable)
-        elif not block.is_batch:
+            return
+        is_durable = is_durable or _is_given_in_parts(block)
+        if not block.is_batch:
             self.acknowledge_ranges([(ledger_id, entry_id, entry_id)])
         elif self._cursor.acknowledge_rows(position, rows, block.ref.messages, is_durable):
             self._blocks.drop(block)
@@ -203,6 +206,11 @@ class Acknowledgments:
                 self._blocks.drop(block)
             else:
                 self._blocks.drop_rows(block, ref.rows_of_entries(ref.first_entry_id, position.entry_id))
+
+
+def _is_given_in_parts(block: DispatchBlock) -> bool:
+    """Return whether consumers get a block's messages apart: some may have ended one."""
+    return bool(block.suspects) or any(delivery.is_part for delivery in block.deliveries)
 
 
 def _is_part(ref: BlockRef, ledger_id: int, first: int, last: int) -> bool:

@@ -240,6 +240,11 @@ class Delivery:
         """How many are not acknowledged."""
         return self.rows.bit_count()
 
+    @property
+    def is_part(self) -> bool:
+        """Whether others may have rows of its block, or nobody."""
+        return self.group is not None or self.granted_rows != self.block.ref.all_rows
+
     def mark_from_before(self) -> None:
         """Mark the delivery as a predecessor's: how far it was handed over is not known."""
         self.is_from_before = True

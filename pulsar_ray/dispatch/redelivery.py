@@ -147,7 +147,7 @@ class Redelivery:
     ) -> None:
         """End a delivery; its rows wait again, some of them as suspects of groups."""
         block, count = delivery.block, delivery.count
-        is_part = bool(suspects) or delivery.group is not None or delivery.granted_rows != block.ref.all_rows
+        is_part = bool(suspects) or delivery.is_part
         rows = self._blocks.end(delivery)
         if block.ref.is_batch:
             rows, count = self._given_back_of_batch(block, failed, is_part=is_part)

@@ -1,11 +1,11 @@
 """Shared: round robin over the consumers with permits, better priority levels first.
 
 The rule of turns. Each round gives every consumer that has room a turn: what waits divided by them, and at
-least `dispatcher_max_round_robin_batch_size` messages (20). So what waits at once is shared out evenly. What
-is left of a turn when nothing waits any more is not lost, and a new round begins only when nobody with room
-has any of its turn left: so is what comes by and by, in whatever portions. A batch is never cut, so that it
-may take more than is left of a turn; later rounds make up for that. As long as two consumers have room,
-neither gets more than 20 messages and a batch above the other (ADR 0099).
+least `dispatcher_max_round_robin_batch_size` messages (20). So what waits at once is shared out evenly. A
+turn that is not used up when nothing waits any more goes on later, and a new round begins only when nobody
+with room has any of its turn left: so is what comes by and by, in whatever portions. A batch is never cut, so
+that it may take more than is left of a turn; later rounds make up for that. As long as two consumers have
+room, neither gets more than 20 messages and a batch above the other (ADR 0099).
 
 A block of single messages goes whole to one whose turn has room for it, for whole blocks are worth much more;
 only what fits nobody's turn whole is cut.
@@ -95,14 +95,14 @@ class _Level:
         self.consumers: deque[Consumer] = deque()
         """The next in turn first."""
         self.left: dict[Consumer, int] = {}
-        """Messages that each may still get in this round; below 0: it got more, in a batch."""
+        """Messages of each one's turn; below 0 after a batch that was larger."""
         self._is_shared_out = False
         self._longest_turn = 0
         self._cut: DispatchBlock | None = None
         """The block at the head that fits nobody's turn whole."""
 
     def begin(self, source: GrantSource) -> None:
-        """Share out what waits in this call, unless it is so little that turns may go on as they are."""
+        """Begin a call of `dispatch`: waiting messages are shared out anew, but for a few."""
         self._is_shared_out = source.blocks.waiting_messages <= self._settings.max_round_robin_batch_size
 
     def next(self, source: GrantSource, resting: Collection[Consumer]) -> Consumer | None:
@@ -141,7 +141,7 @@ class _Level:
         return None
 
     def take_turn(self, consumer: Consumer, source: GrantSource, grants: list[Grant]) -> bool:
-        """Grant what a consumer's turn brings; returns False if it had better wait for a whole block."""
+        """Grant messages of a turn; False: its consumer waits for a whole block."""
         left, turn = self.left, self._settings.max_round_robin_batch_size
         has_any = False
         while left[consumer] > 0 and (block := source.blocks.head()) is not None:
@@ -170,9 +170,9 @@ class _Level:
         self._is_shared_out = False
 
     def _share_out(self, source: GrantSource, resting: Collection[Consumer]) -> None:
-        """Lengthen everybody's turn by so much that what waits has a place in one, all but a few messages.
+        """Lengthen everybody's turn until nearly all that waits has a place in one.
 
-        What anybody got while others had no room is no debt to them.
+        Consumers owe nothing to those who had no room.
         """
         left = self.left
         takers: list[Consumer] = []

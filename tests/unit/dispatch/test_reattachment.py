@@ -11,6 +11,7 @@ from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.key_shared.hash_regions import KeySharedSpec
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.errors import ConsumerAssignError, ConsumerBusy
+from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor
 from pulsar_ray.model.enums import ConsumerType, KeySharedMode
 from pulsar_ray.model.position import Position
 from tests.unit.dispatch.rig import Rig, dropped
@@ -89,6 +90,33 @@ def test_of_a_batch_given_in_part_the_rest_comes_after_a_restart(is_read_first: 
     dispatcher.acknowledge(1, batch=[(1, 0, ((0, 1),))])
     assert not rig.cursor.is_acknowledged(Position(1, 0))
     dispatcher.acknowledge(1, batch=[(1, 0, ((1, 4),))])
+    assert rig.cursor.is_acknowledged(Position(1, 0))
+
+
+def test_what_was_acknowledged_of_a_part_of_a_batch_is_in_the_cursors_log() -> None:
+    rig = Rig([-8])
+    rig.add(1, credit=8)
+    rig.grants()
+    rig.dispatcher.remove_consumer(1, Departure.CRASHED, handed_over=8)
+    rig.add(2, credit=8, priority_level=1)
+    assert rig.told() == [(2, 0, ((0, 4),))], "it comes again in halves"
+    spec = rig.add(3, credit=8)
+    before = rig.cursor.version
+    confirmed = rig.dispatcher.acknowledge(2, batch=[(1, 0, ((0, 4),))])
+    assert confirmed > before, "a receipt waits for a write"
+    assert rig.told() == [(3, 0, ((4, 8),))]
+
+    cursor = ManagedCursor(rig.cursor.subscription, rig.cursor.mark_delete)
+    for position, rows in rig.cursor.batch_acks():
+        cursor.restore_batch(position, rows)
+    rig.cursor = cursor
+    rig = restarted(rig)
+    rig.dispatcher.attach_consumer(spec, 0, parts=[(1, 0, ((4, 8),))], received_messages=4)
+    rig.report(3, 100)
+    rig.now_ms = GRACE_MS
+    rig.dispatcher.expire(GRACE_MS)
+    assert rig.grants() == [], "the other consumer comes too late to say what it has acknowledged"
+    rig.dispatcher.acknowledge(3, batch=[(1, 0, ((4, 8),))])
     assert rig.cursor.is_acknowledged(Position(1, 0))
 
 
