@@ -41,7 +41,7 @@ class DispatchSettings:
     subscription_types: frozenset[str] = frozenset(SUBSCRIPTION_TYPES)
     """The types that new consumers may have."""
     max_round_robin_batch_size: int = 20
-    """So many messages, and a batch, may a Shared consumer get above another that has room."""
+    """Messages, beside a batch, that a Shared consumer may get above another with room."""
     max_pending_acks_per_subscription: int = 1_000_000
     """Blocks, or parts of them, that consumers hold unacknowledged: they are what takes memory here."""
 
