@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pulsar_ray.format.arrow_payload import BLOCK_SCHEMA
 from pulsar_ray.format.block import MAX_ROWS
@@ -65,11 +66,16 @@ def normalize_table(data: pa.Table | pa.RecordBatch) -> pa.Table:
 
     value becomes binary, key and ordering_key utf8, properties map<utf8, utf8>, times int64 ms; types
     that mean the same (strings, large and view types, dictionaries, timestamps, smaller integers) are cast.
-    Raises ValueError naming the column, its type and a remedy.
+    An empty key is none, and so is the event time 0, as in single messages. Raises ValueError naming the
+    column, its type and a remedy.
     """
     table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
-    if table.schema.equals(_AS_STORED.get(tuple(table.schema.names), _NONE)):
-        return table
+    if not table.schema.equals(_AS_STORED.get(tuple(table.schema.names), _NONE)):
+        table = _of_stored_types(table)
+    return _with_unset(table)
+
+
+def _of_stored_types(table: pa.Table) -> pa.Table:
     columns: dict[str, pa.ChunkedArray] = {}
     for given, column in zip(table.column_names, table.columns, strict=True):
         if given in _IGNORED_COLUMNS:
@@ -91,6 +97,37 @@ def normalize_table(data: pa.Table | pa.RecordBatch) -> pa.Table:
     names = [name for name in _TABLE_SCHEMA.names if name in columns]
     return pa.table(
         [columns[name] for name in names], schema=pa.schema([_TABLE_SCHEMA.field(name) for name in names])
+    )
+
+
+def _with_unset(table: pa.Table) -> pa.Table:
+    """Make empty keys and the event time 0 null.
+
+    Raises ValueError for an earlier time.
+    """
+    for name in ("key", "ordering_key"):
+        if name in table.column_names:
+            lengths = pc.binary_length(table.column(name))
+            if pc.min(lengths).as_py() == 0:
+                table = _with_nulls(table, name, pc.equal(lengths, 0))
+    if "event_time" in table.column_names:
+        times = table.column("event_time")
+        # Comparing all costs a fraction of finding the lowest.
+        if pc.any(pc.less_equal(times, 0)).as_py():
+            first = pc.min(times).as_py()
+            if first < 0:
+                raise ValueError(
+                    f"column 'event_time' of type {times.type} has {first}: give ms since 1970, from 0, "
+                    "which stands for none"
+                )
+            table = _with_nulls(table, "event_time", pc.equal(times, 0))
+    return table
+
+
+def _with_nulls(table: pa.Table, name: str, is_unset: pa.ChunkedArray) -> pa.Table:
+    place, column = table.column_names.index(name), table.column(name)
+    return table.set_column(
+        place, table.schema.field(place), pc.if_else(is_unset, pa.scalar(None, column.type), column)
     )
 
 

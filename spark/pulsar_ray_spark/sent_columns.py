@@ -177,5 +177,6 @@ def _by_key(messages: DataFrame, without_key: Column) -> Column:
     place = without_key
     for name in _KEYS:
         if name in messages.columns:
-            place = F.when(F.col(name).isNull(), place).otherwise(F.xxhash64(F.col(name)))
+            is_none = F.col(name).isNull() | (F.length(F.col(name)) == 0)
+            place = F.when(is_none, place).otherwise(F.xxhash64(F.col(name)))
     return place

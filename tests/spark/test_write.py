@@ -23,7 +23,7 @@ from pulsar_ray.managed_ledger.log.producer_sequences import KEPT_PREFIX
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport.actor_names import NAMESPACE
 from pulsar_ray_spark import Written, executor_blocks, forget_writes, read, releasing, write, writing
-from pulsar_ray_spark.sent_columns import IF_PRESENT, message_columns
+from pulsar_ray_spark.sent_columns import IF_PRESENT, in_smaller_parts, message_columns
 from tests.ending_processes import command_lines, kill
 from tests.running_broker import partition_actor
 
@@ -52,7 +52,7 @@ def messages(spark: SparkSession, first: int = 0) -> DataFrame:
         "if(id % 5 = 0, null, concat('k', id % 7)) AS key",
         "if(id % 100 = 99, null, cast(concat('v', id) AS binary)) AS value",
         "if(id % 3 = 0, null, map('n', cast(id AS string), 'a', 'b')) AS properties",
-        "if(id % 4 = 0, null, timestamp_millis(id - 10)) AS event_time",
+        "if(id % 4 = 0, null, timestamp_millis(id + 1)) AS event_time",
         "concat('o', id % 2) AS ordering_key",
     )
 
@@ -227,6 +227,31 @@ def test_rows_without_a_name_keep_the_order_of_their_partitions(
     assert {row.key for row in rows} == {"k"}
     assert write(frame.where("false"), topic, value="number") == Written(0, 0)
     assert write(frame.limit(0), topic, value="number", name="q", batch_id=0) == Written(0, 0)
+
+
+def test_empty_keys_and_the_time_0_are_stored_as_none_and_earlier_times_refused(
+    spark: SparkSession, admin: Admin, topic: str
+) -> None:
+    create(admin, topic, 2)
+    frame = spark.range(100).selectExpr(
+        "cast(id AS string) AS value", "'' AS key", "cast('' AS binary) AS ordering_key",
+        "timestamp_millis(id % 2) AS event_time",
+    )  # fmt: skip
+    write(frame, topic, name="unset", batch_id=0)
+    rows = stored(spark, topic)
+    assert len(rows) == 100
+    assert {(row.key, row.ordering_key) for row in rows} == {(None, None)}
+    assert Counter(row.event_time for row in rows) == {None: 50, 1: 50}
+    tasks = place_of_tasks(frame)
+    assert len(tasks) > 1, "rows without a key do not all go to one task"
+    with pytest.raises(InvalidConfiguration, match=r"event_time.*-1:"):
+        write(frame.withColumn("event_time", F.expr("timestamp_millis(-1)")), topic)
+
+
+def place_of_tasks(frame: DataFrame) -> set[int]:
+    """The tasks that rows are divided among."""
+    divided = in_smaller_parts(frame, 4).select(F.spark_partition_id().alias("task"))
+    return {row.task for row in divided.distinct().collect()}
 
 
 @pytest.mark.parametrize(

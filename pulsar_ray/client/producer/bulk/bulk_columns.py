@@ -41,8 +41,9 @@ def _column(name: str, items: Any, kinds: tuple[type, ...], expected: str) -> li
 
 
 def key_column(name: str, keys: Iterable[str | None] | None) -> list[str | None] | None:
-    """Check keys. Raises ValueError for items that are no text."""
-    return _column(name, keys, (str,), "a str or None")
+    """Check keys; an empty one is none. Raises ValueError for items that are no text."""
+    column = _column(name, keys, (str,), "a str or None")
+    return [key or None for key in column] if column and "" in column else column
 
 
 def property_column(
@@ -56,12 +57,15 @@ def property_column(
 
 
 def time_column(times: Iterable[int | None] | None) -> list[int | None] | None:
-    """Check event times. Raises ValueError for items that are no times in ms."""
+    """Check event times, of which 0 is none.
+
+    Raises ValueError for items that are no times in ms.
+    """
     column = _column("event_timestamps", times, (int,), "an int (ms since 1970) or None")
     for time in (min(filter(None, column or ()), default=0), max(filter(None, column or ()), default=0)):
         if not 0 <= time < 2**63:
             raise refuse("event_timestamps", time, "ms since 1970, from 0")
-    return column
+    return [time or None for time in column] if column and 0 in column else column
 
 
 def delivery_column(deliver_at: Any) -> tuple[int | None, list[int | None] | None]:
