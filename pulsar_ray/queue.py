@@ -22,6 +22,8 @@ from ray.util.queue import Empty, Full
 from pulsar_ray.admin.admin import Admin
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer.consumer import Consumer
+from pulsar_ray.client.endpoint.ending import Ending
+from pulsar_ray.client.endpoint.forgotten_handles import FORGOTTEN
 from pulsar_ray.client.options.checks import check_number, check_optional
 from pulsar_ray.client.options.policies import ConsumerDeadLetterPolicy
 from pulsar_ray.client.producer.producer import Producer
@@ -101,6 +103,8 @@ class Queue:
         self._resting: list[Consumer] = []
         self._known: Admin | None = None
         self._is_shut_down = False
+        # As with Ray's own queue nobody need end a handle.
+        self._ending = Ending("queue", warns=False)
         if not _is_passed_on:
             self._open()
 
@@ -113,8 +117,11 @@ class Queue:
             self._check()
             if self._client is None:
                 self._client = Client()
+                self._client.ending.warns = False
             if self._known is None:
                 self._known = Admin._on(self._client.cluster)  # noqa: SLF001 - the broker that is found already
+                self._known.ending.warns = False
+                self._ending.when_forgotten(_shut_down_later)
                 # From now on the topic keeps what is put, and knows that somebody has a handle.
                 self._resting.append(self._subscribed(self._client))
                 if self._ends_by_itself:
@@ -273,7 +280,7 @@ class Queue:
         return self._subscribed(client)
 
     def _subscribed(self, client: Client) -> Consumer:
-        return client.subscribe(
+        consumer = client.subscribe(
             self.topic,
             SUBSCRIPTION,
             ConsumerType.Shared,
@@ -285,6 +292,8 @@ class Queue:
             # The letters are a queue, too.
             dead_letter_policy=ConsumerDeadLetterPolicy(MAX_FAILURES, initial_subscription_name=SUBSCRIPTION),
         )
+        consumer.ending.warns = False
+        return consumer
 
     def _rest(self, consumer: Consumer) -> None:
         with self._lock:
@@ -327,6 +336,7 @@ class Queue:
 
         `force` and `grace_period_s` have no effect: nothing is lost either way. `delete` ends the queue.
         """
+        self._ending.leave()
         with self._lock:
             self._is_shut_down = True
             resting, self._resting = self._resting, []
@@ -335,6 +345,11 @@ class Queue:
         for closed in (*resting, sender, known, self._client if self._is_own_client else None):
             if closed is not None:
                 closed.close()
+
+    def __del__(self) -> None:
+        ending = self.__dict__.get("_ending")
+        if ending is not None:
+            ending.forgotten(self)
 
     def delete(self) -> None:
         """Delete the queue with all its items, whoever uses it."""
@@ -346,6 +361,7 @@ class Queue:
         with self._lock:
             if self._sender is None:
                 self._sender = client.create_producer(self.topic, block_if_queue_full=True)
+                self._sender.ending.warns = False
             return self._sender
 
     def _check(self) -> None:
@@ -356,6 +372,10 @@ class Queue:
         client = None if self._is_own_client else self._client
         serializer = None if self._serializer is ray.cloudpickle else self._serializer
         return _handle, (self.maxsize, self.topic, client, serializer)
+
+
+def _shut_down_later(queue: Queue) -> None:
+    FORGOTTEN.take(queue, Queue.shutdown)
 
 
 def _handle(maxsize: int, topic: str, client: Client | None, serializer: Serializer | None) -> Queue:

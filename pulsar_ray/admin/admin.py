@@ -15,11 +15,13 @@ from pulsar_ray.admin.topics import Topics
 from pulsar_ray.broker.health.finding import HealthReport
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.endpoint.ending import Ending
+from pulsar_ray.client.endpoint.forgotten_handles import FORGOTTEN
 from pulsar_ray.client.options.checks import check_seconds, check_text
 from pulsar_ray.client.options.client_options import check_paths, check_service_url
 from pulsar_ray.config import check_settings
 from pulsar_ray.errors import AlreadyClosed, ForkedClient, PulsarException
 from pulsar_ray.lane.callback_threads import ensure_may_wait
+from pulsar_ray.lane.io_thread import IoThread
 from pulsar_ray.launch.connect import Connected, connect
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.cluster import Cluster
@@ -51,6 +53,8 @@ class Admin:
         self._pid = os.getpid()
         self._connected: Connected | None = None
         self._ending = Ending("admin")
+        self._ending.when_forgotten(_close_later)
+        IoThread.get()  # it begins what a finalizer hands on
         self.topics = Topics(self, self._new_client)
         self.namespaces = Namespaces(self)
         self.tenants = Tenants(self)
@@ -161,9 +165,22 @@ class Admin:
         if connected is not None:
             connected.release()
 
+    @property
+    def ending(self) -> Ending:
+        """Whether and how it was closed."""
+        return self._ending
+
+    def __del__(self) -> None:
+        if self.__dict__.get("_connected") is not None:
+            self._ending.forgotten(self)
+
     def __enter__(self) -> Admin:
         return self
 
     def __exit__(self, *_: object) -> None:
         with suppress(AlreadyClosed):
             self.close()
+
+
+def _close_later(admin: Admin) -> None:
+    FORGOTTEN.take(admin, Admin.close)

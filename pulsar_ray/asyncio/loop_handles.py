@@ -17,6 +17,7 @@ from pulsar_ray.client.consumer.consumer_core import ConsumerCore
 from pulsar_ray.client.consumer.event_listener import ListenerRunner
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.client.consumer.reader import Reader
+from pulsar_ray.client.endpoint.shared_clients import SharedClients
 from pulsar_ray.client.options.client_options import ClientOptions
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.client.options.policies import ConsumerEventListener
@@ -138,6 +139,8 @@ class LoopConsumer(Consumer):
     `take_added` returns the partitions whose acknowledgments are to be confirmed.
     """
 
+    _waits_for_receipts = False
+
     def _tell_activity(self, listener: ConsumerEventListener) -> None:
         """Left to `tell_activity_by`, on the loop."""
 
@@ -148,19 +151,9 @@ class LoopConsumer(Consumer):
         """
         self._activity = teller
 
-    def _added(self, partition: PartitionConsumer) -> None:
-        self._core.check()
-        if partition.session.is_abandoned:
-            partition.ack_sender.forget()
-        elif self._options.ack_receipt_enabled:
-            self.__dict__.setdefault("added", []).append(partition)
-        else:
-            partition.ack_sender.added()
-
     def take_added(self) -> list[PartitionConsumer]:
         """Partitions with acknowledgments that have to be confirmed and were not sent yet."""
-        added: list[PartitionConsumer] = self.__dict__.pop("added", [])
-        return added
+        return self._acks.take_unconfirmed()
 
 
 class LoopReader(Reader):
@@ -175,9 +168,8 @@ class LoopReader(Reader):
         return self._consumer.core
 
 
-_Key = tuple[str, str, str]
 _lock = threading.Lock()
-_clients: dict[tuple[_Key, asyncio.AbstractEventLoop], LoopClient] = {}
+_shared: dict[asyncio.AbstractEventLoop, SharedClients[LoopClient]] = {}
 
 
 def shared_client(options: ClientOptions, address: str, loop: asyncio.AbstractEventLoop) -> LoopClient:
@@ -185,13 +177,15 @@ def shared_client(options: ClientOptions, address: str, loop: asyncio.AbstractEv
 
     All handles of the same cluster that were unpickled in this process use it.
     """
-    key = ((address, str(options.data_dir), options.transport), loop)
-    with _lock:
-        for known in list(_clients):
-            if known[1].is_closed():
-                _clients.pop(known)
-        client = _clients.get(key)
-        if client is None or not client.is_usable:
-            client = _clients[key] = LoopClient(address, **options.for_another_process())
-            client.live_on(loop)
+
+    def connect() -> LoopClient:
+        client = LoopClient(address, **options.for_another_process())
+        client.live_on(loop)
         return client
+
+    with _lock:
+        for known in list(_shared):
+            if known.is_closed():
+                _shared.pop(known)
+        shared = _shared.setdefault(loop, SharedClients())
+    return shared.find(options, address, connect)

@@ -8,7 +8,7 @@ import re
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.client.consumer.consumer_core import ConsumerCore
@@ -20,6 +20,7 @@ from pulsar_ray.client.endpoint.actor_links import ActorLinks
 from pulsar_ray.client.endpoint.client_log import ClientLog
 from pulsar_ray.client.endpoint.cluster_connection import ClusterConnection
 from pulsar_ray.client.endpoint.ending import Ending
+from pulsar_ray.client.endpoint.forgotten_handles import FORGOTTEN
 from pulsar_ray.client.endpoint.forking import notify_of_forks
 from pulsar_ray.client.endpoint.open_handles import OpenHandles
 from pulsar_ray.client.endpoint.shared_clients import SharedClients
@@ -40,7 +41,8 @@ from pulsar_ray.client.options.schema import BytesSchema, Schema
 from pulsar_ray.client.options.service_info import ServiceInfo
 from pulsar_ray.client.producer.producer import Producer
 from pulsar_ray.client.producer.producer_factory import ProducerFactory
-from pulsar_ray.errors import AlreadyClosed, ForkedClient
+from pulsar_ray.errors import AlreadyClosed, ConsumerBusy, ForkedClient, ProducerBusy
+from pulsar_ray.lane.io_thread import IoThread
 from pulsar_ray.launch.connect import Connected
 from pulsar_ray.model.enums import (
     BatchingType,
@@ -61,6 +63,7 @@ from pulsar_ray.transport.cluster import Cluster
 
 _ENDPOINT_IDS = itertools.count(1)
 LEAVE_RAY_S = 5.0
+T = TypeVar("T")
 
 
 class Client:
@@ -104,13 +107,20 @@ class Client:
         self.operation_timeout_s = float(operation_timeout_seconds)
         self._log = ClientLog(self._options.logger)
         self._ending = Ending("client")
-        self._handles = OpenHandles(self._ending)
         self._connect_through(ClusterConnection(self._options))
+        self._ending.when_forgotten(_close_later)
+        IoThread.get()  # it begins what a finalizer hands on
         notify_of_forks(self)
+
+    def __del__(self) -> None:
+        connection = self.__dict__.get("_connection")
+        if connection is not None and connection.is_connected:
+            self._ending.forgotten(self)
 
     def _connect_through(self, connection: ClusterConnection) -> None:
         self._connection = connection
-        self._links = ActorLinks(connection, self._options.transport, self.operation_timeout_s)
+        self._links = links = ActorLinks(connection, self._options.transport, self.operation_timeout_s)
+        self._handles = OpenHandles(self._ending, lambda: links.are_served)
         figures = ProcessMetrics.get().figures if self._options.metrics else None
         self._producers = ProducerFactory(self._links, _ENDPOINT_IDS, figures)
         self._consumers = ConsumerFactory(self._links, _ENDPOINT_IDS, figures)
@@ -188,12 +198,24 @@ class Client:
 
         `producer` is one that was unpickled and is opened now.
         """
-        topic, partitions = self._producers.open(options)
+        topic, partitions = self._open(lambda: self._producers.open(options))
         producer = Producer.__new__(Producer) if producer is None else producer
         Producer.__init__(producer, self, topic, options, partitions)
         self._producers.follow_growth(producer, options)
-        self._handles.add(producer)
+        self._handles.add(producer, topic)
         return producer
+
+    def _open(self, open_now: Callable[[], T]) -> T:
+        """Open by `open_now`, again if a place is taken while forgotten handles are being closed.
+
+        One of them may have had it.
+        """
+        try:
+            return open_now()
+        except (ConsumerBusy, ProducerBusy):
+            if not FORGOTTEN.settle(self.operation_timeout_s):
+                raise
+            return open_now()
 
     # --- consumers --------------------------------------------------------------------------------
 
@@ -256,10 +278,11 @@ class Client:
 
         `consumer` is one that was unpickled and is opened now.
         """
-        topic, core = self._consumers.open(options, options.subscription_name)
+        topic, core = self._open(lambda: self._consumers.open(options, options.subscription_name))
         consumer = Consumer.__new__(Consumer) if consumer is None else consumer
         Consumer.__init__(consumer, self, topic, core)
-        self._handles.add(consumer)
+        listens = options.message_listener is not None or options.consumer_event_listener is not None
+        self._handles.add(consumer, topic, stays=listens)
         consumer.start_listening()
         return consumer
 
@@ -295,7 +318,7 @@ class Client:
         reader = Reader.__new__(Reader) if reader is None else reader
         consumer, _ = self._reading_consumer(arguments, reader.known_ending("reader"))
         Reader.__init__(reader, self, consumer, arguments)
-        self._handles.add(reader)
+        self._handles.add(reader, reader.topic(), stays=arguments.get("reader_listener") is not None)
         reader.start_listening()
         return reader
 
@@ -341,7 +364,7 @@ class Client:
         reading = {**arguments, "subscription_role_prefix": subscription_name}
         consumer, core = self._reading_consumer(reading, Ending("table view"))
         reader = Reader(self, consumer, arguments)
-        self._handles.add(reader)
+        self._handles.add(reader, reader.topic())
         view = TableView(consumer.topic(), subscription_name, schema, reader, consumer, core)
         try:
             view.load()
@@ -422,6 +445,10 @@ class Client:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reconnected, (self._options, self._connection.address)
+
+
+def _close_later(client: Client) -> None:
+    FORGOTTEN.take(client, Client.close)
 
 
 _SHARED: SharedClients[Client] = SharedClients()

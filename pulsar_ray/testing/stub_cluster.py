@@ -343,6 +343,11 @@ class StubCluster:
     def end_calls(self, wait_s: float) -> None:
         """Do nothing: there is no Ray, and other clients use this object."""
 
+    @property
+    def is_reachable(self) -> bool:
+        """See Cluster.is_reachable."""
+        return self._lives.gone is None
+
     def when_gone(self, tell: Callable[[PulsarException], None]) -> None:
         """See Cluster.when_gone; `go` tells."""
         self._told.append(tell)

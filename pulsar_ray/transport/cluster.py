@@ -170,6 +170,11 @@ class Cluster(Protocol):
         """
         ...
 
+    @property
+    def is_reachable(self) -> bool:
+        """Whether calls may still be answered; looks whether this process has left the cluster."""
+        ...
+
     def when_gone(self, tell: Callable[[PulsarException], None]) -> None:
         """Call `tell` once the broker is gone for good.
 

@@ -186,6 +186,11 @@ class ClientCalls:
         if (why := self._why_over()) is not None:
             raise why.again()
 
+    @property
+    def are_open(self) -> bool:
+        """Whether calls may be made, as a look finds now."""
+        return self._why_over() is None
+
     def _why_over(self) -> PulsarException | None:
         if self._over is None and not self._all.is_ending:
             self._look()

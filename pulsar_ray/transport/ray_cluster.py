@@ -228,6 +228,11 @@ class RayCluster:
         """See Cluster.end_calls. `ray.shutdown()` ends a process of which a thread calls Ray just then."""
         self._calls.close(wait_s)
 
+    @property
+    def is_reachable(self) -> bool:
+        """See Cluster.is_reachable."""
+        return self._calls.are_open
+
     def when_gone(self, tell: Callable[[PulsarException], None]) -> None:
         """See Cluster.when_gone."""
         self._told.append(tell)

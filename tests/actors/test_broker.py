@@ -96,9 +96,11 @@ def test_every_transport_carries(broker: Broker, topic: str, transport: str, car
 
 def test_actors_have_names_that_read_well(broker: Broker, client: Client, topic: str) -> None:
     Admin(broker.address).topics.create_partitioned_topic(topic, 2)
-    client.create_producer(topic)
-    client.subscribe(topic, "billing")
-    client.create_reader(topic, MessageId.latest)
+    _opened = (
+        client.create_producer(topic),
+        client.subscribe(topic, "billing"),
+        client.create_reader(topic, MessageId.latest),
+    )
     state: Any = ray._private.state
     classes = {actor["Name"]: actor["ActorClassName"] for actor in state.actors().values()}
     assert classes[CONTROLLER] == "Controller"

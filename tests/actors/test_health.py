@@ -81,7 +81,7 @@ def test_stats_name_a_partition_that_stands_still_with_its_host(
 def test_probe_administrator_and_command_agree_and_start_nobody(
     broker: Broker, client: Client, admin: Admin, topic: str
 ) -> None:
-    client.create_producer(topic)
+    _producer = client.create_producer(topic)
     asleep = f"{topic}-asleep"
     admin.topics.create_topic(asleep)
     wait_until(lambda: admin.health() == probed(broker), what="a broker at rest")

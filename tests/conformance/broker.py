@@ -52,8 +52,10 @@ class Broker:
                 **settings,
             }
         self._settings = Settings(**{"reattach_grace_seconds": 1.0, **settings, "data_dir": str(directory)})
-        self._clients: list[Client] = []
+        self.clients: list[Client] = []
+        """Those that are shut down at the end."""
         self._asyncio_clients: list[asyncio.Client] = []
+        self._kept: list[object] = []
         self.cluster = self._new_cluster()
 
     def _new_cluster(self) -> StubCluster:
@@ -69,22 +71,38 @@ class Broker:
             cluster.passivation.keep_putting_to_sleep(with_clients=True)
         return cluster
 
-    def client(self, **arguments: Any) -> Client:
-        """A client with a session of its own, as another process would have."""
+    def client(self, *, forgets: bool = False, **arguments: Any) -> Client:
+        """A client with a session of its own, as another process would have.
+
+        What it opens stays open though a test has no name for it, unless it `forgets`.
+        """
         kind = CARRIERS.get(self.transport, self.transport)
         client = Client._on(self.cluster, transport=kind, **arguments)
-        self._clients.append(client)
+        self.clients.append(client)
+        if not forgets:
+            self._keep_handles_of(client)
         return client
+
+    def _keep_handles_of(self, client: Client) -> None:
+        add = client._handles.add
+
+        def kept(handle: Any, name: str = "", *, stays: bool = False) -> None:
+            self._kept.append(handle)
+            add(handle, name, stays=stays)
+
+        vars(client._handles)["add"] = kept
 
     def admin(self, **arguments: Any) -> Admin:
         """An administrator of this broker."""
         return Admin._on(self.cluster, **arguments)
 
-    def asyncio_client(self, **arguments: Any) -> asyncio.Client:
+    def asyncio_client(self, *, forgets: bool = False, **arguments: Any) -> asyncio.Client:
         """As `client`; it lives on the loop it is first used on."""
         kind = CARRIERS.get(self.transport, self.transport)
         client = asyncio.Client._on(self.cluster, transport=kind, **arguments)
         self._asyncio_clients.append(client)
+        if not forgets:
+            self._keep_handles_of(client._inner)
         return client
 
     def topic(self, partitions: int = 0) -> str:
@@ -102,12 +120,13 @@ class Broker:
     def close(self) -> None:
         """End everything. Fails if an actor ended itself."""
         self._shut_down_clients()
+        self._kept.clear()
         self.cluster.close()
         fatal = self.cluster.fatal_errors
         assert not fatal, "".join("".join(traceback.format_exception(error)) for error in fatal)
 
     def _shut_down_clients(self) -> None:
-        for client in self._clients:
+        for client in self.clients:
             if client.is_usable:
                 client.shutdown()
         for asyncio_client in self._asyncio_clients:

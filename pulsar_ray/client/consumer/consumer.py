@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -54,6 +54,8 @@ class Consumer(LazyHandle):
     Delivery is at least once: what was not acknowledged durably when something crashed comes again.
     """
 
+    _waits_for_receipts: ClassVar[bool] = True
+
     def __init__(
         self, client: ConsumerClient, topic: str, core: ConsumerCore, ending: Ending | None = None
     ) -> None:
@@ -63,8 +65,8 @@ class Consumer(LazyHandle):
         self._options = core.options
         self._operation_timeout_s = client.operation_timeout_s
         self._tables = ReceivedTables()
-        self._acks = ConsumerAcks(core, self._added)
-        self._control = SubscriptionControl(core, self._deadline)
+        self._acks = ConsumerAcks(core, self._operation_timeout_s, waits=self._waits_for_receipts)
+        self._control = SubscriptionControl(core, self._operation_timeout_s)
         self._letters = ConsumerLetters(client, core) if core.options.max_failures is not None else None
         self._client = client
         self._ending = ending or self.known_ending("consumer")
@@ -185,7 +187,7 @@ class Consumer(LazyHandle):
                 else:
                     acks.add(block.ledger_id, block.first_entry_id)
             if acks.count >= sender.gathered or core.error is not None:
-                self._added(partition)
+                self._acks.added(partition)
         elif isinstance(message, MessageId):
             self._acks.add_id(message)
         elif isinstance(message, MessageBatchView):
@@ -197,16 +199,6 @@ class Consumer(LazyHandle):
                 self.acknowledge(one)
         else:
             raise ValueError(f"acknowledge takes a Message or MessageId, not {type(message).__name__}")
-
-    def _added(self, partition: PartitionConsumer) -> None:
-        self._core.check()
-        if partition.session.is_abandoned:
-            partition.ack_sender.forget()
-        elif self._options.ack_receipt_enabled:
-            ensure_may_wait("acknowledging with receipts")
-            partition.ack_sender.acknowledge_durably(self._deadline())
-        else:
-            partition.ack_sender.added()
 
     def acknowledge_cumulative(self, message: Message | MessageId) -> None:
         """Acknowledge everything up to and including this message, within its partition.
@@ -423,7 +415,7 @@ def _resubscribe(client: ConsumerClient, options: ConsumerOptions) -> Consumer:
         lambda: client.consumer_from(options, consumer),
         _client=client,
         _options=options,
-        _ending=Ending("consumer"),
+        _ending=Ending("consumer", warns=False),
     )
     if options.message_listener is not None:
         # Nobody needs to call a consumer that has a listener.

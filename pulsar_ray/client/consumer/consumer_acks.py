@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
@@ -16,6 +16,7 @@ from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.client.received.block_rows import BlockRows
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.errors import CumulativeAcknowledgementNotAllowedError
+from pulsar_ray.lane.callback_threads import ensure_may_wait
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.message_id import MessageId
 
@@ -25,13 +26,33 @@ logger = logging.getLogger(__name__)
 class ConsumerAcks:
     """Acknowledges by id, in parts of blocks, in tables, cumulatively, and negatively.
 
-    `added` is called with a partition whose acknowledgments have become more, without the lock.
+    Receipts are waited for, for `timeout_s` at most, unless the consumer's loop `takes_unconfirmed`.
     """
 
-    def __init__(self, core: ConsumerCore, added: Callable[[PartitionConsumer], None]) -> None:
+    def __init__(self, core: ConsumerCore, timeout_s: float, *, waits: bool) -> None:
         self._core = core
         self._partitions = core.partitions
-        self._added = added
+        self._timeout_s = timeout_s
+        self._waits = waits
+        self._unconfirmed: list[PartitionConsumer] = []
+
+    def added(self, partition: PartitionConsumer) -> None:
+        """Have a partition's acknowledgments sent, of which there are more now. Call without the lock."""
+        self._core.check()
+        if partition.session.is_abandoned:
+            partition.ack_sender.forget()
+        elif not self._core.options.ack_receipt_enabled:
+            partition.ack_sender.added()
+        elif self._waits:
+            ensure_may_wait("acknowledging with receipts")
+            partition.ack_sender.acknowledge_durably(time.monotonic() + self._timeout_s)
+        else:
+            self._unconfirmed.append(partition)
+
+    def take_unconfirmed(self) -> list[PartitionConsumer]:
+        """Take the partitions with acknowledgments that have to be confirmed and were not sent yet."""
+        unconfirmed, self._unconfirmed = self._unconfirmed, []
+        return unconfirmed
 
     def add_id(self, message_id: MessageId) -> None:
         """Acknowledge an id. Raises OperationNotSupported for an id of no partition of the consumer."""
@@ -42,7 +63,7 @@ class ConsumerAcks:
             return
         if row < 0 and (held := partition.unreadable.at(ledger_id, entry_id)) is not None:
             partition.unreadable.acknowledge(held)
-            self._added(partition)
+            self.added(partition)
             return
         with self._core.lock:
             size = message_id.batch_size() or partition.ack_sender.unacked.batch_size(ledger_id, entry_id)
@@ -52,7 +73,7 @@ class ConsumerAcks:
                 partition.ack_sender.acks.add_rows(ledger_id, entry_id, ((row, row + 1),))
             elif row < size:
                 partition.ack_sender.acks.add_row(ledger_id, entry_id, row, size)
-        self._added(partition)
+        self.added(partition)
 
     def add_parts(self, parts: Iterable[BlockRows]) -> None:
         """Acknowledge rows of received blocks."""
@@ -64,7 +85,7 @@ class ConsumerAcks:
                 touched.add(partition)
                 partition.ack_sender.acks.add_part(block, rows)
         for partition in touched:
-            self._added(partition)
+            self.added(partition)
 
     def add_cumulative(self, message: Message | MessageId) -> None:
         """Acknowledge everything up to and including a message, as `Consumer.acknowledge_cumulative`."""
@@ -95,7 +116,7 @@ class ConsumerAcks:
             partition.ack_sender.acks.add_cumulative(
                 ledger_id, entry_id, row if row >= 0 else WHOLE_ENTRY, size
             )
-        self._added(partition)
+        self.added(partition)
 
     def add_table(self, table: pa.Table) -> None:
         """Acknowledge the rows of a table by its position columns."""
@@ -107,7 +128,7 @@ class ConsumerAcks:
                 for ledger_id, entry_id, rows in positions.batch_rows:
                     size = partition.ack_sender.unacked.batch_size(ledger_id, entry_id)
                     partition.ack_sender.acks.add_rows(ledger_id, entry_id, rows, size)
-            self._added(partition)
+            self.added(partition)
 
     def add_negative(self, message: Message | MessageId) -> None:
         """Have a message delivered again, as `Consumer.negative_acknowledge`."""

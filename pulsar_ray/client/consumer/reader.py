@@ -95,7 +95,7 @@ def _recreate(client: ConsumerClient, arguments: dict[str, Any]) -> Reader:
         lambda: client.reader_from(arguments, reader),
         _client=client,
         _arguments=arguments,
-        _ending=Ending("reader"),
+        _ending=Ending("reader", warns=False),
     )
     if arguments.get("reader_listener") is not None:
         # Nobody needs to call a reader that has a listener.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from typing import Any
 
 from pulsar_ray.client.consumer.consumer_core import ConsumerCore
@@ -22,13 +23,16 @@ from pulsar_ray.transport.cluster import PartitionRoute
 class SubscriptionControl:
     """Seeks, and asks what is stored, at the partitions that are not away.
 
-    `deadline` returns when a request that starts now has to be answered.
+    Each request has to be answered within `timeout_s`.
     """
 
-    def __init__(self, core: ConsumerCore, deadline: Callable[[], float]) -> None:
+    def __init__(self, core: ConsumerCore, timeout_s: float) -> None:
         self._core = core
         self._partitions = core.partitions
-        self._deadline = deadline
+        self._timeout_s = timeout_s
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self._timeout_s
 
     def has_message_available(self) -> bool:
         """Whether a stored message waits here, or will come, as `Consumer.has_message_available`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.client.consumer.consumer_core import ConsumerCore
 from pulsar_ray.client.consumer.reader import Reader
+from pulsar_ray.client.endpoint.ending import Ending
 from pulsar_ray.client.options.checks import check_text, check_type
 from pulsar_ray.client.options.schema import Schema
 from pulsar_ray.client.received.batch_collector import ANY_BYTES, BatchCollector
@@ -91,7 +93,8 @@ class TableView:
                 last = stored.get(block.topic_name)
                 if last is not None and _place(at) >= _place(last):
                     del stored[block.topic_name]
-        threading.Thread(target=self._follow, name="pulsar-ray-table", daemon=True).start()
+        following = (weakref.ref(self),)
+        threading.Thread(target=_follow, args=following, name="pulsar-ray-table", daemon=True).start()
 
     def _take(self) -> MessageBatchView:
         taken = BatchCollector(MESSAGES_AT_ONCE, ANY_BYTES, fills=False)
@@ -102,13 +105,19 @@ class TableView:
             self._consumer.acknowledge(view)
         return view
 
-    def _follow(self) -> None:
-        while not self._core.has_failed:
-            try:
-                self._take_readable()
-            except PulsarException as error:
-                if not self._core.has_failed:
-                    logger.error("table view of %s goes on: %s", self._topic, error)
+    def look(self) -> bool:
+        """Wait for a while for what comes, and take it; False once nothing more will."""
+        try:
+            self._take_readable()
+        except PulsarException as error:
+            if not self._core.has_failed:
+                logger.error("table view of %s goes on: %s", self._topic, error)
+        return not self._core.has_failed
+
+    @property
+    def has_listeners(self) -> bool:
+        """Whether anybody hears of updates, though the program may have forgotten the view."""
+        return bool(self._listeners)
 
     def _take_readable(self) -> MessageBatchView | None:
         """The next messages; None where something could not be read."""
@@ -189,6 +198,20 @@ class TableView:
         """Stop following. A second call raises AlreadyClosed, one after `Client.shutdown` does not."""
         self._reader.close()
 
+    def shut_down(self) -> None:
+        """End at once."""
+        self._reader.shut_down()
+
+    @property
+    def ending(self) -> Ending:
+        """Whether and how it was closed; not part of the official client."""
+        return self._reader.ending
+
+    def __del__(self) -> None:
+        reader = self.__dict__.get("_reader")
+        if reader is not None:
+            reader.ending.forgotten(self)
+
     def __enter__(self) -> TableView:
         return self
 
@@ -202,6 +225,16 @@ class TableView:
     def __str__(self) -> str:
         subscription = "" if self._subscription_name is None else f", subscription={self._subscription_name}"
         return f"TableView(topic={self._topic}{subscription})"
+
+
+def _follow(following: weakref.ref[TableView]) -> None:
+    """Keep a view up to date while its program or listeners keep it."""
+    kept: TableView | None = None
+    while (view := following()) is not None and view.look():
+        kept = view if view.has_listeners else None
+        # Between two looks only `kept` is left, and what the program has.
+        del view
+    del kept
 
 
 def refuse_view_of_unstored(topic: str) -> None:

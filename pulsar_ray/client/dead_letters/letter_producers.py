@@ -133,6 +133,7 @@ class LetterProducers:
                 self._topics.check_dead_letter_topic(options.topic, source)
                 self._subscribe(options.topic)
             opened = LentProducer(self._client.producer_from(options))
+            opened.producer.ending.warns = False
             opened.users = 1
             with self._lock:
                 self._open[is_dead, source] = opened

@@ -46,6 +46,11 @@ class ActorLinks:
     def __iter__(self) -> Iterator[ActorLink]:
         return iter(list(self._by_address.values()))
 
+    @property
+    def are_served(self) -> bool:
+        """Whether anything is read from the links: not once their loop is closed."""
+        return self.loop is None or not self.loop.is_closed()
+
     def forked(self) -> None:
         """Silence all links in a forked child."""
         self._lock = threading.Lock()

@@ -41,9 +41,18 @@ class ClusterConnection:
     def is_usable(self) -> bool:
         """Whether the client is open, of this process, and its broker not gone.
 
-        The broker counts as there while nobody knows better.
+        Looks whether this process has left the broker's Ray, and ends the client then, which runs the
+        application's callbacks: call without a lock. The broker counts as there while nobody knows better.
         """
-        return not (self.is_closed or self._is_gone) and self._pid == os.getpid()
+        if self.is_closed or self._is_gone or self._pid != os.getpid():
+            return False
+        connected = self._connected
+        return connected is None or connected.cluster.is_reachable
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether it has a cluster, which it leaves by `release`."""
+        return self._connected is not None
 
     def when_gone(self, notify: Callable[[PulsarException], None]) -> None:
         """Call `notify` once the broker is gone for good."""

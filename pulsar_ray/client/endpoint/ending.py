@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import warnings
 from collections.abc import Callable
+from typing import Any
 
 from pulsar_ray.client.endpoint.forking import notify_of_forks
 from pulsar_ray.errors import AlreadyClosed, ForkedClient
@@ -17,8 +20,16 @@ class Ending:
     closed once more in silence, so that a `finally` around it needs to know nothing of that.
     """
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, *, warns: bool = True) -> None:
         self.what = what
+        self.name = ""
+        """The topic, for warnings."""
+        self.warns = warns
+        """Whether it is a fault of the program's to forget the handle.
+
+        A handle that was passed to a task ends with the task, and one that another handle opened with that.
+        """
+        self._on_forgotten: Callable[[Any], None] | None = None
         self.is_over = False
         self._may_close_in_silence = False
         self._lock = threading.Lock()
@@ -28,6 +39,7 @@ class Ending:
     def forked(self, _error: ForkedClient) -> None:
         """Take a new lock in a forked child (see `forking`), where another thread's stays locked."""
         self._lock = threading.Lock()
+        self._on_forgotten = None
         self._done.set()
 
     def check(self) -> None:
@@ -58,6 +70,32 @@ class Ending:
             self._may_close_in_silence |= is_first
         if is_first:
             self._run(end)
+
+    def when_forgotten(self, close: Callable[[Any], None]) -> None:
+        """Call `close(handle)` once the program lets go of the handle without ending it.
+
+        It may be called anywhere, under any lock, and hands the work on.
+        """
+        self._on_forgotten = close
+
+    def forgotten(self, handle: object) -> None:
+        """Have a handle closed that is garbage, unless it is over; its finalizer calls this.
+
+        It blocks for nothing. Warns as of an unclosed file: with a ResourceWarning, which Python ignores
+        unless told otherwise.
+        """
+        close, self._on_forgotten = self._on_forgotten, None
+        if close is None or self.is_over or sys.is_finalizing():
+            return
+        close(handle)
+        if self.warns:
+            of = f" of {self.name}" if self.name else ""
+            warnings.warn(
+                f'unclosed {self.what}{of}: it is closed now; call close(), or use "with"',
+                ResourceWarning,
+                stacklevel=3,
+                source=handle,
+            )
 
     def _run(self, end: Callable[[], None]) -> None:
         try:

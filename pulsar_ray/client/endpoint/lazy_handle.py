@@ -40,6 +40,8 @@ class OpenOnce:
             if not self._is_done:
                 self._open_now()
                 self._is_done = True
+                # It refers to the handle, which would be garbage of the collector's only.
+                self._open_now = _opened
 
     def start(self, name: str) -> None:
         """Open in a thread of this name."""
@@ -55,6 +57,10 @@ class OpenOnce:
         with self._lock:
             self._is_given_up = not self._is_done
             return self._is_given_up
+
+
+def _opened() -> None:
+    """Do nothing: it is open."""
 
 
 class LazyHandle:
@@ -88,6 +94,11 @@ class LazyHandle:
     def close(self) -> None:
         """Close; a second call raises AlreadyClosed."""
         raise NotImplementedError
+
+    def __del__(self) -> None:
+        ending = self.__dict__.get("_ending")
+        if ending is not None:
+            ending.forgotten(self)
 
     def __enter__(self: S) -> S:
         return self

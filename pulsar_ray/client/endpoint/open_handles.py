@@ -1,16 +1,20 @@
-"""Keeps the open producers, consumers and readers of one client, and closes them."""
+"""Knows the open producers, consumers and readers of one client, and closes them."""
 
 from __future__ import annotations
 
 import threading
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 from pulsar_ray.client.endpoint.ending import Ending
+from pulsar_ray.client.endpoint.forgotten_handles import FORGOTTEN
 from pulsar_ray.errors import AlreadyClosed, PulsarException
+from pulsar_ray.lane.io_thread import IoThread
 
 
 class Handle(Protocol):
-    """A producer, consumer or reader."""
+    """A producer, consumer, reader or table view."""
 
     @property
     def ending(self) -> Ending: ...
@@ -21,37 +25,63 @@ class Handle(Protocol):
 
 
 class OpenHandles:
-    """Holds each handle from its opening until it has closed itself. Thread-safe.
+    """Finds each handle from its opening until it has closed itself. Thread-safe.
 
-    `owner` is the ending of the client that opens them.
+    A handle that the program forgets is closed; it stays here until that is done, so that the client's own
+    end waits for it. `owner` is the ending of the client that opens them; `can_close` whether a close would
+    be answered, and not just take its time.
     """
 
-    def __init__(self, owner: Ending) -> None:
+    def __init__(self, owner: Ending, can_close: Callable[[], bool] = lambda: True) -> None:
         self._owner = owner
+        self._can_close = can_close
         self._lock = threading.Lock()
-        self._handles: list[Handle] = []
+        self._open: WeakValueDictionary[int, Handle] = WeakValueDictionary()
+        self._kept: dict[int, Handle] = {}
+        """Those that stay though the program forgets them, and those that it has forgotten."""
 
     def forked(self) -> None:
         """Take a new lock in a forked child, where another thread's would stay locked."""
         self._lock = threading.Lock()
 
-    def add(self, handle: Handle) -> None:
-        """Keep a handle that was opened, or shut it down.
+    def add(self, handle: Handle, name: str = "", *, stays: bool = False) -> None:
+        """Know a handle that was opened, or shut it down.
 
-        The latter if its owner has ended meanwhile.
+        The latter if its owner has ended meanwhile. One that `stays` is not closed when it is forgotten: it
+        has listeners. `name` is the topic.
         """
+        IoThread.get()  # it begins what a finalizer hands on
+        handle.ending.name = name
         with self._lock:
-            self._handles.append(handle)
+            self._open[id(handle)] = handle
+            if stays:
+                self._kept[id(handle)] = handle
+            else:
+                handle.ending.when_forgotten(self._forgotten)
         if self._owner.is_over and not handle.ending.is_over:
             # The owner may have been closed without this one.
             handle.shut_down()
             self.remove(handle)
 
-    def remove(self, handle: Handle) -> None:
-        """Forget a handle that has closed itself; one that is not kept is harmless."""
+    def _forgotten(self, handle: Handle) -> None:
+        # In a finalizer, so without the lock.
+        self._kept[id(handle)] = handle
+        FORGOTTEN.take(handle, self._close_forgotten)
+
+    def _close_forgotten(self, handle: Handle) -> None:
+        try:
+            if self._can_close():
+                handle.close()
+            else:
+                handle.shut_down()
+        finally:
+            self.remove(handle)
+
+    def remove(self, handle: Any) -> None:
+        """Forget a handle that has closed itself; one that is not known is harmless."""
         with self._lock:
-            if handle in self._handles:
-                self._handles.remove(handle)
+            self._open.pop(id(handle), None)
+            self._kept.pop(id(handle), None)
 
     def close_all(self, timeout_s: float) -> PulsarException | None:
         """Close each handle, whatever happens to another one; returns the first error.
@@ -59,7 +89,7 @@ class OpenHandles:
         A close that another thread has begun is waited for, up to `timeout_s`.
         """
         first_error: PulsarException | None = None
-        for handle in self._kept():
+        for handle in self._all():
             try:
                 if not handle.ending.has_come(timeout_s):
                     handle.close()
@@ -71,17 +101,19 @@ class OpenHandles:
 
     def shut_down_all(self) -> None:
         """End each handle at once."""
-        for handle in self._kept():
+        for handle in self._all():
             handle.shut_down()
 
     def clear(self) -> None:
         """Forget all handles."""
         with self._lock:
-            self._handles.clear()
+            self._open.clear()
+            self._kept.clear()
 
     def __len__(self) -> int:
-        return len(self._handles)
+        return len(self._all())
 
-    def _kept(self) -> list[Handle]:
+    def _all(self) -> list[Handle]:
+        """All that are open, in the order of their opening where they are not forgotten."""
         with self._lock:
-            return list(self._handles)
+            return list({**dict(self._open.items()), **self._kept.copy()}.values())

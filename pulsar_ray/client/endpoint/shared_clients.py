@@ -31,10 +31,17 @@ class SharedClients(Generic[C]):
         self._clients: dict[tuple[str, str, str], C] = {}
 
     def find(self, options: ClientOptions, address: str, connect: Callable[[], C]) -> C:
-        """Find the client of a cluster; `connect` makes a missing one."""
+        """Find the client of a cluster.
+
+        `connect` makes a missing one, and another in place of one that has ended.
+        """
         key = (address, str(options.data_dir), options.transport)
+        known = self._clients.get(key)
+        # Without the lock: what has left its cluster ends now, and tells the application.
+        if known is not None and known.is_usable:
+            return known
         with self._lock:
             client = self._clients.get(key)
-            if client is None or not client.is_usable:
+            if client is None or client is known:
                 client = self._clients[key] = connect()
             return client

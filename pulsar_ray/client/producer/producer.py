@@ -533,6 +533,6 @@ def _recreate(client: ProducerClient, options: ProducerOptions) -> Producer:
         lambda: client.producer_from(options, producer),
         _client=client,
         _options=options,
-        _ending=Ending("producer"),
+        _ending=Ending("producer", warns=False),
     )
     return producer

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import weakref
 from collections.abc import Callable
 
 from pulsar_ray.client.endpoint.actor_links import ActorLinks
@@ -126,12 +127,15 @@ class PartitionGrowth(PeriodicCheck):
         period_s: float,
     ) -> None:
         super().__init__(f"partitions of {producer.topic()}", period_s)
-        self._producer = producer
+        # Not to keep a producer that its program forgets.
+        self._producer = weakref.ref(producer)
         self._find = find
         self._open_one = open_one
 
     def _look(self) -> None:
-        producer = self._producer
+        producer = self._producer()
+        if producer is None:
+            return
         try:
             routes = self._find()
         except TopicNotFound:

@@ -8,6 +8,7 @@ import pytest
 
 from pulsar_ray.client.dead_letters.letter_producers import IDLE_S, LetterProducers
 from pulsar_ray.client.dead_letters.letter_topics import LetterTopics
+from pulsar_ray.client.endpoint.ending import Ending
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.client.options.policies import ConsumerDeadLetterPolicy
 from pulsar_ray.model.enums import ConsumerType
@@ -17,6 +18,7 @@ SOURCE = "persistent://public/default/orders"
 
 class Producer:
     def __init__(self, options: Any) -> None:
+        self.ending = Ending("producer")
         self.options = options
         self.has_ended = False
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import warnings
+from collections.abc import Iterator
+from weakref import ref
+
+import pytest
 
 from pulsar_ray.client.endpoint.ending import Ending
 from pulsar_ray.client.endpoint.open_handles import OpenHandles
-from pulsar_ray.errors import PulsarException, Timeout
+from pulsar_ray.errors import ForkedClient, PulsarException, Timeout
+from pulsar_ray.testing.waiting import wait_until
 
 DEADLINE_S = 20
 
@@ -87,3 +94,87 @@ def test_a_handle_opened_while_its_client_was_closed_is_shut_down() -> None:
     handle = Handle(handles)
     assert handle.ending.is_over
     assert len(handles) == 0
+
+
+class Forgetful(Handle):
+    """Has a finalizer, as the real ones."""
+
+    def __del__(self) -> None:
+        self.ending.forgotten(self)
+
+
+@pytest.fixture
+def warned() -> Iterator[list[warnings.WarningMessage]]:
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        yield found
+
+
+def test_a_forgotten_handle_is_closed_and_the_program_is_warned(
+    warned: list[warnings.WarningMessage],
+) -> None:
+    handles, closed = OpenHandles(Ending("client")), threading.Event()
+    handle = Forgetful(handles)
+    handle.ending.name = "t"
+    handle.may_end = closed
+    del handle
+    (warning,) = warned
+    assert str(warning.message) == ('unclosed handle of t: it is closed now; call close(), or use "with"')
+    assert warning.category is ResourceWarning
+    assert len(handles) == 1, "a client that closes has to wait for it"
+    warned.clear()
+    del warning
+    closed.set()
+    wait_until(lambda: len(handles) == 0, what="it is closed")
+
+
+def test_a_warning_that_is_an_error_does_not_keep_it_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    handles = OpenHandles(Ending("client"))
+    raised: list[BaseException | None] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda found: raised.append(found.exc_value))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Forgetful(handles)
+    assert [type(error) for error in raised] == [ResourceWarning]
+    wait_until(lambda: len(handles) == 0, what="it is closed")
+
+
+@pytest.mark.parametrize("how", ["closed", "left", "forked", "stays"])
+def test_nothing_is_done_about_one_that_is_over_or_another_process_has_or_stays(
+    how: str, warned: list[warnings.WarningMessage]
+) -> None:
+    handles = OpenHandles(Ending("client"))
+    handle = Forgetful(handles)
+    known = ref(handle)
+    if how == "closed":
+        handle.close()
+    elif how == "left":
+        handle.shut_down()
+    elif how == "forked":
+        handle.ending.forked(ForkedClient())
+    else:
+        handles.remove(handle)
+        handle.ending = Ending("handle")
+        handles.add(handle, stays=True)
+    del handle
+    assert warned == []
+    assert (known() is not None) == (how == "stays")
+
+
+def test_one_without_a_duty_to_be_closed_is_closed_in_silence(warned: list[warnings.WarningMessage]) -> None:
+    handles = OpenHandles(Ending("client"))
+    handle = Forgetful(handles)
+    handle.ending.warns = False
+    del handle
+    assert warned == []
+    wait_until(lambda: len(handles) == 0, what="it is closed")
+
+
+def test_where_nobody_would_answer_it_is_ended_and_not_closed(warned: list[warnings.WarningMessage]) -> None:
+    handles = OpenHandles(Ending("client"), lambda: False)
+    handle = Forgetful(handles)
+    ending = handle.ending
+    handle.may_end.clear()
+    del handle
+    wait_until(lambda: ending.is_over and len(handles) == 0, what="it has ended")
+    assert len(warned) == 1
