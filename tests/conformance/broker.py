@@ -143,6 +143,15 @@ class Broker:
             return []
         return [consumer.unacked for consumer in core.consumers.values()]
 
+    def wait_for_room(self, topic: str, subscription: str, consumers: int) -> None:
+        """Wait until the credit of so many consumers has arrived: it follows `subscribe`."""
+
+        def with_room() -> int:
+            known = self.served(topic, subscription).core.consumers.values()
+            return sum(consumer.permits > 0 for consumer in known)
+
+        wait_until(lambda: with_room() == consumers, what="consumers have room")
+
     def expire_sessions(self, topic: str, subscription: str) -> None:
         """End the sessions at a dispatcher, as of clients that were silent for longer than their leases.
 

@@ -16,8 +16,11 @@ NEED_RUNNING_ACTORS: dict[str, tuple[str, ...]] = {
         # The disk fails as one starts.
         "test_a_check_says_why_a_store_fails",
     ),
-    # Sessions are ended in a dispatcher that runs on.
-    "test_batches_in_part": ("test_a_batch_comes_again_whose_consumers_session_expired_amid_it",),
+    # Sessions are ended in a dispatcher that runs on, or it is killed.
+    "test_batches_in_part": (
+        "test_a_batch_comes_again_whose_consumers_session_expired_amid_it",
+        "test_acknowledged_parts_of_a_shared_batch_outlast_the_dispatcher",
+    ),
     # Its dispatcher forgets what it has in memory whenever it sleeps.
     "test_reading_again": (ALL,),
     "test_topics": ("test_a_topic_in_use_is_deleted_by_force_alone",),
@@ -37,6 +40,7 @@ NEED_RUNNING_ACTORS: dict[str, tuple[str, ...]] = {
     "test_flow": (
         "test_the_subscriptions_limit_holds_everybody_until_half_is_acknowledged",
         "test_a_full_queue_is_not_told_of_new_messages_and_misses_none",
+        "test_a_burst_is_shared_evenly_by_those_that_have_room",
     ),
     # How many messages wait for their time is in the dispatcher's stats alone.
     "test_delayed_delivery": (

@@ -124,8 +124,7 @@ def test_each_message_of_a_batch_knows_its_own_failures_also_after_restarts(
     consumer.close()
     broker.restart(kill=True)
     again = broker.client().subscribe(topic, "s", ConsumerType.Shared)
-    batch = again.batch_receive()
-    assert failures(list(batch)) == expected
+    assert failures(receive(again, 3)) == expected
 
 
 class Recorded:

@@ -32,6 +32,8 @@ SWITCH_INTERVAL_S = 0.0001
 # A broker keeps many small objects for long and makes no cycles on its data path: looking through them often
 # is wasted.
 GC_THRESHOLDS = (50_000, 20, 50)
+_END_PATIENCE_S = 5.0
+"""Tasks that a stopped loop cancels have so long to end."""
 
 
 class OwnerLoop:
@@ -61,9 +63,20 @@ class OwnerLoop:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
+        self._end_tasks()
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         with contextlib.suppress(OSError):  # EBUSY while a connection that just came is not set up yet
             self.loop.close()
+
+    def _end_tasks(self) -> None:
+        """End tasks that still run.
+
+        Left to a garbage collection they would clean up on a closed loop.
+        """
+        if tasks := asyncio.all_tasks(self.loop):
+            for task in tasks:
+                task.cancel()
+            self.loop.run_until_complete(asyncio.wait(tasks, timeout=_END_PATIENCE_S))
 
     def _uncaught(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")

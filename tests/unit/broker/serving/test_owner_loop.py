@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import uvloop
 
 from pulsar_ray.broker.serving.owner_loop import OwnerLoop
+from pulsar_ray.lane.await_within import within
 
 
 @contextmanager
@@ -51,6 +52,25 @@ def test_a_loop_taken_over_ends_the_process_too_when_something_unexpected_happen
         OwnerLoop("owner", lambda _error: ended.set(), running=(loop, thread))
         loop.call_soon_threadsafe(lambda: 1 // 0)
         assert ended.wait(10)
+
+
+def test_what_still_runs_ends_before_its_loop_is_closed() -> None:
+    owner = OwnerLoop("owner")
+    was_closed: list[bool] = []
+    began = threading.Event()
+
+    async def wait() -> None:
+        began.set()
+        try:
+            await within(asyncio.Event().wait(), 60)
+        finally:
+            was_closed.append(owner.loop.is_closed())
+
+    waiting = owner.submit(wait)
+    assert began.wait(10)
+    owner.stop()
+    assert was_closed == [False]
+    assert waiting.cancelled()
 
 
 def test_any_other_loop_is_left_alone() -> None:
