@@ -34,13 +34,13 @@ def check_request(request: Request) -> None:
     kind = type(request)
     plain = _PLAIN.get(kind)
     if plain is not None:
-        types, count = plain
+        types, places = plain
         if tuple(map(type, request)) != types:
             wrong = [type(value) is not wanted for value, wanted in zip(request, types, strict=True)]
             raise _refusal(request, wrong.index(True))
-        numbers: Any = request[:count]
-        if max(numbers) >= NUMBER_END or min(numbers) < -1:
-            raise _refusal(request, [-1 <= number < NUMBER_END for number in numbers].index(False))
+        for place in places:
+            if not -1 <= request[place] < NUMBER_END:  # type: ignore[operator]
+                raise _refusal(request, place)
         return
     checks = _CHECKS.get(kind)
     if checks is None:
@@ -55,13 +55,10 @@ def _refusal(request: Request, place: int) -> ProtocolError:
     return ProtocolError(f"{type(request).__name__}: {name} cannot be {value!r:.100}")
 
 
-def _plain(kind: type[Any]) -> tuple[tuple[type[Any], ...], int]:
-    """The declared types of the fields, and how many are numbers or flags.
-
-    Texts follow those.
-    """
+def _plain(kind: type[Any]) -> tuple[tuple[type[Any], ...], tuple[int, ...]]:
+    """The declared types of the fields, and the places of the numbers among them."""
     types = tuple(get_type_hints(kind).values())
-    return types, sum(declared is not str for declared in types)
+    return types, tuple(place for place, declared in enumerate(types) if declared is int)
 
 
 def _checks_of(kind: type[Any]) -> tuple[Check, ...]:
@@ -70,7 +67,7 @@ def _checks_of(kind: type[Any]) -> tuple[Check, ...]:
 
 
 # The types, and one range for all numbers, say enough of the frequent ones.
-_PLAIN: dict[type[Any], tuple[tuple[type[Any], ...], int]] = {
+_PLAIN: dict[type[Any], tuple[tuple[type[Any], ...], tuple[int, ...]]] = {
     kind: _plain(kind)
     for kind in (Publish, Credit, Ping, CloseEndpoint, RedeliverUnacknowledged, Unreadable, Follow)
 }
