@@ -20,17 +20,18 @@ class _Here(threading.local):
     runs_callbacks = False
 
 
-_here = _Here()
+HERE = _Here()
+"""The mark itself, for what runs once a message; all else asks `may_wait` or `ensure_may_wait`."""
 
 
 def may_wait() -> bool:
     """Whether the calling thread may wait for the broker."""
-    return not _here.runs_callbacks
+    return not HERE.runs_callbacks
 
 
 def ensure_may_wait(call: str) -> None:
     """Raise NotAllowedError if `call` would wait in a thread that must not."""
-    if _here.runs_callbacks:
+    if HERE.runs_callbacks:
         raise NotAllowedError(
             f"{call} in a callback of the client would wait for itself, and stop all other handles: call it "
             "on a thread of your own; send_async(), receive_async() and acknowledging without receipts are "
@@ -38,23 +39,11 @@ def ensure_may_wait(call: str) -> None:
         )
 
 
-def begin_callbacks() -> bool:
-    """Mark the calling thread as one that must not wait; returns the mark for `end_callbacks`."""
-    before = _here.runs_callbacks
-    _here.runs_callbacks = True
-    return before
-
-
-def end_callbacks(before: bool) -> None:
-    """Set the mark as it was."""
-    _here.runs_callbacks = before
-
-
 @contextmanager
 def running_callbacks() -> Iterator[None]:
     """Enclose code of the program's that must not wait."""
-    before = begin_callbacks()
+    before, HERE.runs_callbacks = HERE.runs_callbacks, True
     try:
         yield
     finally:
-        end_callbacks(before)
+        HERE.runs_callbacks = before

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import ClassVar, Protocol
 
-from pulsar_ray.lane.callback_threads import begin_callbacks
+from pulsar_ray.lane.callback_threads import HERE
 
 logger = logging.getLogger(__name__)
 LONGEST_SLEEP_S = 3600.0
@@ -132,7 +132,7 @@ class IoThread:
             self._epoll.unregister(fd)
 
     def _run(self) -> None:
-        begin_callbacks()
+        HERE.runs_callbacks = True
         while True:
             self._is_sleeping = True
             timeout = 0.0 if self._soon else self._next_delay()

@@ -37,7 +37,7 @@ from pulsar_ray.errors import (
     ProducerQueueIsFull,
     WrongNode,
 )
-from pulsar_ray.lane.callback_threads import ensure_may_wait
+from pulsar_ray.lane.callback_threads import HERE, ensure_may_wait
 from pulsar_ray.model.message_id import MessageId
 
 FOREVER_S = 1e9
@@ -184,7 +184,8 @@ class Producer(LazyHandle):
             if content is None or type(content) is self._sent_as_given
             else self._schema.encode(content)
         )
-        ensure_may_wait("send()")
+        if HERE.runs_callbacks:
+            ensure_may_wait("send()")
         partition = self._single or self._choose(
             value, partition_key, ordering_key, properties, event_timestamp
         )

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 
 from pulsar_ray.client.producer.blocks.unconfirmed_blocks import UnconfirmedBlock
-from pulsar_ray.lane.callback_threads import begin_callbacks, end_callbacks
+from pulsar_ray.lane.callback_threads import HERE
 from pulsar_ray.lane.timers import LoopTimers
 
 
@@ -37,12 +37,12 @@ class CallbackQueue:
             self._home.call_soon(self.run)
             return
         while self.settled and self._role.acquire(blocking=False):
-            before = begin_callbacks()
+            before, HERE.runs_callbacks = HERE.runs_callbacks, True
             try:
                 self.is_running = True
                 while self.settled:
                     self.settled.popleft().complete()
             finally:
                 self.is_running = False
-                end_callbacks(before)
+                HERE.runs_callbacks = before
                 self._role.release()
