@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_ray import ConsumerType, MessageId
+from pulsar_ray import ConsumerType, MessageId, ProducerAccessMode
 from pulsar_ray.client.client import Client
 from pulsar_ray.errors import InvalidConfiguration, NotAllowedError
 from pulsar_ray.model import registrations
@@ -117,3 +117,14 @@ def test_subscriptions_together_have_a_limit_on_disk(make_broker: MakeBroker) ->
             admin.topics.update_subscription_properties(topic, "s9", {"k": "v" * 99})
         admin.topics.update_subscription_properties(topic, "s0", {})
         admin.topics.update_subscription_properties(topic, "s9", {"k": "v" * 99})
+
+
+def test_who_is_refused_has_evicted_nobody(make_broker: MakeBroker) -> None:
+    broker = make_broker(**SMALL)
+    topic = broker.topic()
+    holder = broker.client().create_producer(topic, access_mode=ProducerAccessMode.Exclusive)
+    with pytest.raises(InvalidConfiguration, match="max_properties_bytes"):
+        broker.client().create_producer(
+            topic, properties={"k": "v" * 200}, access_mode=ProducerAccessMode.ExclusiveWithFencing
+        )
+    holder.send(b"still mine")

@@ -158,15 +158,19 @@ class ConnectedProducers:
                 "close one, or raise the policy (setting max_producers_per_topic)"
             )
 
-    def _check_kept(self, request: OpenProducer, name: str) -> None:
-        """Refuse a name and properties above the limits.
+    def check_registration(self, request: OpenProducer) -> None:
+        """Raise InvalidConfiguration for a name or properties above the limits, whoever else is there.
 
         A name that the log knows stays good.
         """
-        log, policies = self._log, self._policies
+        log, name = self._log, request.name or ""
         if log.incarnations.last_entry_seq(request.incarnation) < 0 and log.sequences.last_id(name) < 0:
             check_new_name("producer", name)
-        check_properties_size("producer", request.properties, policies.max_properties_bytes)
+        check_properties_size("producer", request.properties, self._policies.max_properties_bytes)
+
+    def _check_kept(self, request: OpenProducer, name: str) -> None:
+        self.check_registration(request)
+        policies = self._policies
         others = (known.kept_bytes for known in self.by_name.values() if known.name != name)
         new = kept_bytes(name, request.properties)
         check_sum("producers", new, others, policies.max_properties_bytes_per_actor)

@@ -149,6 +149,8 @@ class ProducerOpening:
             check_user_may_publish(self._ledger.identity.topic)
             if not request.was_open and (end := terminated(self._ledger)) is not None:
                 raise end
+            # Before others are evicted for it.
+            self._producers.check_registration(request)
             takes_over = request.access_mode == ProducerAccessMode.ExclusiveWithFencing
             if access.is_awaited and request.topic_epoch == NO_EPOCH and not takes_over:
                 # Answered when the producer that had the partition for itself is back, or stays away.
