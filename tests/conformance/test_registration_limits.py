@@ -123,7 +123,7 @@ def test_who_is_refused_has_evicted_nobody(make_broker: MakeBroker) -> None:
     broker = make_broker(**SMALL)
     topic = broker.topic()
     holder = broker.client().create_producer(topic, access_mode=ProducerAccessMode.Exclusive)
-    with pytest.raises(InvalidConfiguration, match="max_properties_bytes"):
+    with pytest.raises(NotAllowedError, match="max_properties_bytes"):
         broker.client().create_producer(
             topic, properties={"k": "v" * 200}, access_mode=ProducerAccessMode.ExclusiveWithFencing
         )

@@ -159,9 +159,9 @@ class ConnectedProducers:
             )
 
     def check_registration(self, request: OpenProducer) -> None:
-        """Raise InvalidConfiguration for a name or properties above the limits, whoever else is there.
+        """Refuse a name or properties above the limits, whoever else is there.
 
-        A name that the log knows stays good.
+        A name that the log knows stays good. Raises InvalidConfiguration, NotAllowedError.
         """
         log, name = self._log, request.name or ""
         if log.incarnations.last_entry_seq(request.incarnation) < 0 and log.sequences.last_id(name) < 0:
