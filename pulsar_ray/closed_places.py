@@ -136,6 +136,24 @@ def open_trusted_directory(path: Path | str, *, dir_fd: int | None = None) -> in
     return descriptor
 
 
+def open_trusted_file(path: Path | str) -> int:
+    """Open a regular file of ours or of root's for reading.
+
+    Others may be able to write to it.
+
+    Returns the descriptor. Raises UntrustedPath for a link, for a file of somebody else and for what is no
+    file, OSError.
+    """
+    descriptor = _opened(path, os.O_RDONLY | _FILE, None)
+    found = os.fstat(descriptor)
+    if is_trusted_user(found.st_uid) and stat.S_ISREG(found.st_mode):
+        return descriptor
+    os.close(descriptor)
+    if not is_trusted_user(found.st_uid):
+        raise _of_another(path, found.st_uid)
+    raise UntrustedPath(f"{path} is no regular file: remove it")
+
+
 def remove_tree(name: str, dir_fd: int) -> None:
     """Remove an entry of an open directory, and everything below.
 

@@ -13,7 +13,10 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
+from pulsar_ray.closed_places import open_trusted_file
+from pulsar_ray.errors import UntrustedPath
 from pulsar_ray.launch.every_node import ask_other_nodes
 from pulsar_ray.transport.this_ray import node_id, session_directory
 
@@ -77,7 +80,7 @@ def logs_below(directory: Path, host: str, names: str, tail_lines: int) -> list[
     mark = re.compile(rf"(?:^|\n){_MARK}({names})\n".encode())
     found = []
     for entry in _worker_files(directory):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, UntrustedPath):
             path = Path(entry.path)
             match = mark.search(_head(path))
             if match is not None:
@@ -86,7 +89,7 @@ def logs_below(directory: Path, host: str, names: str, tail_lines: int) -> list[
     found.sort(key=lambda log: log[0])
     logs = []
     for modified_s, size, path, actor in found[-MOST_FILES:]:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, UntrustedPath):
             tail = _last_lines(path, tail_lines) if tail_lines else []
             logs.append(ActorLog(host, str(path), actor, _pid(path), size, modified_s, tail))
     return logs
@@ -100,15 +103,22 @@ def _worker_files(directory: Path) -> Iterator[os.DirEntry[str]]:
     with entries:
         for entry in entries:
             stem, _, stream = entry.name.rpartition(".")
-            # Everybody may write in a directory of Ray's: a link may lead anywhere, a pipe wait for ever.
-            is_file = entry.is_file(follow_symlinks=False)
-            if entry.name.startswith("worker-") and stem and stream in _STREAMS and is_file:
+            if entry.name.startswith("worker-") and stem and stream in _STREAMS:
                 yield entry
 
 
 def _head(path: Path) -> bytes:
-    with path.open("rb") as file:
+    with _opened(path) as file:
         return file.read(HEAD_BYTES)
+
+
+def _opened(path: Path) -> BinaryIO:
+    """Open a file that this user or root has written.
+
+    Everybody may write in a directory of Ray's: a link may lead anywhere, a pipe wait for ever, another
+    user's file say what that user likes. Raises UntrustedPath, OSError.
+    """
+    return open(open_trusted_file(path), "rb")
 
 
 def _pid(path: Path) -> int:
@@ -117,7 +127,7 @@ def _pid(path: Path) -> int:
 
 
 def _last_lines(path: Path, count: int) -> list[str]:
-    with path.open("rb") as file:
+    with _opened(path) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - TAIL_BYTES))
         text = file.read(TAIL_BYTES)

@@ -201,13 +201,14 @@ def _owner(path: Path) -> str:
 
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Readable by Grafana and Prometheus, which are other users often.
-    mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
+    # Readable by Grafana and Prometheus, which are other users often; nobody else may write.
+    mode = path.stat().st_mode & 0o755 if path.exists() else 0o644
     descriptor, staged = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with open(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
-        os.chmod(staged, mode)
+            # By the descriptor: where everybody may write, another file may have that name by now.
+            os.fchmod(descriptor, mode)
         os.replace(staged, path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pulsar_ray.launch import log_files
 from pulsar_ray.launch.log_files import OTHER_ACTORS, ActorLog, actors_of_topic, logs_below
+from tests.other_user import SOMEBODY, needs_root
 
 ORDERS = "persistent://public/default/orders"
 
@@ -105,3 +107,34 @@ def test_other_files_and_a_missing_directory_are_passed_over(tmp_path: Path) -> 
     (tmp_path / "worker-2-3-4.err").write_text("")
     assert found(tmp_path, actors_of_topic(ORDERS, None)) == []
     assert found(tmp_path / "none", actors_of_topic(ORDERS, None)) == []
+
+
+def test_what_others_put_there_is_passed_over(tmp_path: Path) -> None:
+    """Everybody may write in Ray's directory of logs: neither links nor pipes are opened."""
+    elsewhere = write(tmp_path, 1, ORDERS).rename(tmp_path / "elsewhere")
+    (tmp_path / "worker-0002-01000000-2.err").symlink_to(elsewhere)
+    os.mkfifo(tmp_path / "worker-0003-01000000-3.err")
+    assert found(tmp_path, actors_of_topic(ORDERS, None), 9) == []
+
+
+@needs_root
+def test_a_file_of_another_user_says_nothing(tmp_path: Path) -> None:
+    os.chown(write(tmp_path, 1, ORDERS, "all is well\n"), SOMEBODY, SOMEBODY)
+    write(tmp_path, 2, ORDERS, "it is not\n").chmod(0o666)
+    assert [log.tail for log in found(tmp_path, actors_of_topic(ORDERS, None), 9)] == [["it is not"]]
+
+
+def test_a_pipe_that_comes_in_between_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, 1, ORDERS)
+    listed = log_files._worker_files
+
+    def exchanged(directory: Path) -> Iterator[os.DirEntry[str]]:
+        for entry in listed(directory):
+            os.unlink(entry.path)
+            os.mkfifo(entry.path)
+            yield entry
+
+    monkeypatch.setattr(log_files, "_worker_files", exchanged)
+    assert found(tmp_path, actors_of_topic(ORDERS, None), 9) == []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import stat
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -213,3 +215,31 @@ def test_a_directory_in_the_way_is_named(monitoring: RayMonitoring) -> None:
     monitoring.rules.mkdir()
     with pytest.raises(BrokerPersistenceError, match=f"{INSTALLED_RULES} cannot be written"):
         install(monitoring)
+
+
+def test_the_mode_of_a_file_that_comes_in_between_stays(
+    monitoring: RayMonitoring, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Another user, who may write in Ray's directories, puts a link in the place of the new file."""
+    secret = tmp_path / "secret"
+    secret.touch(0o600)
+    made = tempfile.mkstemp
+
+    def exchanged(**where: Any) -> tuple[int, str]:
+        descriptor, staged = made(**where)
+        os.unlink(staged)
+        os.symlink(secret, staged)
+        return descriptor, staged
+
+    monkeypatch.setattr(tempfile, "mkstemp", exchanged)
+    monitoring.rules.write_text("")
+    monitoring.rules.chmod(0o777)
+    apply(planned_changes(monitoring)[1:2])
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+
+
+def test_nobody_else_may_write_to_what_is_installed(monitoring: RayMonitoring) -> None:
+    monitoring.rules.write_text("")
+    monitoring.rules.chmod(0o666)
+    install(monitoring)
+    assert stat.S_IMODE(monitoring.rules.stat().st_mode) == 0o644

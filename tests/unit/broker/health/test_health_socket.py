@@ -5,17 +5,18 @@ import os
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import pytest
 
+from pulsar_ray.broker.health import health_socket
 from pulsar_ray.broker.health.health_socket import HealthSocket, ask_health
 from pulsar_ray.errors import Timeout, UntrustedPath
 from pulsar_ray.testing.waiting import wait_until
-from tests.other_user import SOMEBODY, listening, needs_root
+from tests.other_user import ANYBODY, SOMEBODY, listening, needs_root
 
 ANSWER = {"address": "127.0.0.1:6379", "report": {"healthy": True}}
 
@@ -143,3 +144,60 @@ def test_a_link_is_no_run_directory(tmp_path: Path) -> None:
     with pytest.raises(UntrustedPath, match="link"), serving(tmp_path, Store()):
         pass
     assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+@contextmanager
+def answering(data_dir: Path, part: bytes) -> Iterator[None]:
+    """Listen as whoever answers the same bytes again and again, until the other end goes."""
+    (data_dir / "run").mkdir()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(data_dir / "run" / "health.sock"))
+        listener.listen()
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection, suppress(OSError):
+                while True:
+                    connection.sendall(part)
+
+        thread = Thread(target=answer, daemon=True)
+        thread.start()
+        yield
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def test_an_answer_without_an_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health_socket, "MOST_BYTES", 1 << 20)
+    with answering(tmp_path, b"[" * (1 << 16)):
+        assert ask_health(tmp_path, 30) is None
+
+
+def test_an_answer_that_trickles_is_given_no_more_time_than_asked_for(tmp_path: Path) -> None:
+    data_dir = tmp_path
+    (data_dir / "run").mkdir()
+    with socket.socket(socket.AF_UNIX) as listener, ThreadPoolExecutor(1) as asking:
+        listener.bind(str(data_dir / "run" / "health.sock"))
+        listener.listen()
+        answer = asking.submit(ask_health, data_dir, 0.5)
+        connection, _ = listener.accept()
+        with connection:
+
+            def is_given_up() -> bool:
+                with suppress(OSError):
+                    connection.sendall(b" ")
+                return answer.done()
+
+            wait_until(is_given_up, what="the end of the question")
+        with pytest.raises(Timeout):
+            answer.result()
+
+
+@needs_root
+def test_only_root_is_answered_by_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run").mkdir()
+    os.chown(tmp_path / "run", SOMEBODY, SOMEBODY)
+    with listening(tmp_path / "run" / "health.sock"):
+        monkeypatch.setattr(os, "geteuid", lambda: ANYBODY)
+        with pytest.raises(UntrustedPath, match="listens"):
+            ask_health(tmp_path, 10)
