@@ -41,6 +41,7 @@ from pulsar_ray.session.packet import Buffer, Packet
 from pulsar_ray.session.publish_packets import RECEIPT, receipts_by_producer
 from pulsar_ray.session.requests import MovedNotice, Pong, Request, decode_request, encode_request
 from pulsar_ray.transport.actor_attacher import ActorAttacher
+from pulsar_ray.transport.actor_names import topic_of_actor
 from pulsar_ray.transport.carrier_waiters import CarrierWaiters, WakeableEvent
 from pulsar_ray.transport.carriers import Connection, open_connection
 from pulsar_ray.transport.cluster import AttachReply, Cluster
@@ -445,8 +446,9 @@ class ActorLink:
             self.is_asleep = False
             if isinstance(self.last_error, (SubscriptionNotFound, TopicNotFound)):
                 # Deleted, and nothing of this link will come back.
+                ended = self._as_deleted(self.last_error)
                 for endpoint in list(self._endpoints.values()):
-                    endpoint.on_refused(self.last_error)
+                    endpoint.on_refused(ended)
             with self._state:
                 is_worth_it = self.last_error.retriable and not isinstance(self.last_error, WrongNode)
                 if not (is_worth_it or self._endpoints):
@@ -459,6 +461,20 @@ class ActorLink:
         with self._state:
             self._is_attaching = False
             self._state.notify_all()
+
+    def _as_deleted(self, error: PulsarException) -> PulsarException:
+        """The error for those who were open at an actor whose topic is deleted.
+
+        A topic of the name may be there again by now, or whenever they are asked next; they are of another.
+        """
+        if self.attached is None or not isinstance(error, TopicNotFound):
+            return error
+        deleted = error.again()
+        deleted.text = (
+            f"{topic_of_actor(self.address)} was deleted, and what was open on it has ended: open it anew, "
+            "once a topic of this name is there"
+        )
+        return deleted
 
     def _attach_once(self) -> None:
         attached = self._attaching.attach()

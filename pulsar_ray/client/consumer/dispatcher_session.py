@@ -78,6 +78,8 @@ class DispatcherSession:
         self._attached: AttachReply | None = None
         self._is_opening = False
         self._was_open = False
+        self.was_replaced = False
+        """Whether it went on at another partition, whose topic was made anew."""
         self._pending_close = PendingClose()
         self._one_leaves = threading.Lock()
         self._has_left = False
@@ -152,6 +154,8 @@ class DispatcherSession:
 
     def _opened(self, opened: ConsumerOpened, attached: AttachReply | None) -> None:
         if not self.is_abandoned:
+            if self._attached is not None and attached is not None:
+                self.was_replaced |= attached.directory != self._attached.directory
             self._attached = attached
             self._owner.opened(opened)
 

@@ -18,7 +18,7 @@ from pulsar_ray.client.options.checks import check_text, check_type
 from pulsar_ray.client.options.schema import Schema
 from pulsar_ray.client.received.batch_collector import ANY_BYTES, BatchCollector
 from pulsar_ray.client.received.message import MessageBatchView
-from pulsar_ray.errors import AlreadyClosed, NotAllowedError, PulsarException
+from pulsar_ray.errors import AlreadyClosed, NotAllowedError, PulsarException, TopicNotFound
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.topic_name import TopicName
 
@@ -51,6 +51,9 @@ class _Registered:
 
 class TableView:
     """A map from keys to values that follows a topic. Thread-safe. Made by `Client.create_table_view`.
+
+    Once it follows no more, as its topic was deleted or made anew, its methods raise what ended it. Behind
+    `close` it has the values of then.
 
     Messages without a key count for nothing; an empty payload or a tombstone removes its key. It reads by a
     reader of its own, leaves no subscription behind, and holds all values in memory.
@@ -112,7 +115,10 @@ class TableView:
         except PulsarException as error:
             if not self._core.has_failed:
                 logger.error("table view of %s goes on: %s", self._topic, error)
-        return not self._core.has_failed
+        ended = self._end_of_following()
+        if ended is not None and not self._reader.ending.is_over:
+            logger.error("table view of %s has ended: %s", self._topic, ended)
+        return ended is None
 
     @property
     def has_listeners(self) -> bool:
@@ -128,6 +134,23 @@ class TableView:
                 raise
             logger.error("table view of %s goes on behind what it cannot read: %s", self._topic, error)
             return None
+
+    def _end_of_following(self) -> PulsarException | None:
+        """Why its values are those of now no more, None while they are."""
+        if self._core.error is None and any(
+            partition.session.was_replaced for partition in self._core.partitions.all
+        ):
+            return TopicNotFound(
+                f"{self._topic} was deleted and made anew, and this table view has values of the former one: "
+                "create another"
+            )
+        return self._core.error
+
+    def _check(self) -> None:
+        """Raise what has ended the following, but for `close`."""
+        ended = self._end_of_following()
+        if ended is not None and not self._reader.ending.is_over:
+            raise ended.again()
 
     def _apply(self, view: MessageBatchView) -> None:
         for message in view:
@@ -155,6 +178,7 @@ class TableView:
     def get(self, key: str) -> Any:
         """The latest value of a key, decoded by the schema; None if it has none."""
         check_text("key", key)
+        self._check()
         with self._lock:
             data = self._values.get(key)
         return None if data is None else self._schema.decode(data)
@@ -162,6 +186,7 @@ class TableView:
     def for_each(self, callback: Listener) -> None:
         """Call `callback(key, value)` for every key that has a value now."""
         _check_callback(callback)
+        self._check()
         with self._lock:
             items = list(self._values.items())
         for key, data in items:
@@ -174,6 +199,7 @@ class TableView:
         returns. A removed key comes with an empty value. Exceptions of the callback at an update are logged.
         """
         _check_callback(callback)
+        self._check()
         with self._lock:
             items = list(self._values.items())
             registered = _Registered(callback)
@@ -220,6 +246,7 @@ class TableView:
             self.close()
 
     def __len__(self) -> int:
+        self._check()
         return len(self._values)
 
     def __str__(self) -> str:
