@@ -210,12 +210,15 @@ class Client:
 
         One of them may have had it.
         """
+        # Asked before, too: it may be closed just behind the refusal.
+        was_busy = FORGOTTEN.is_busy
         try:
             return open_now()
         except (ConsumerBusy, ProducerBusy):
-            if not FORGOTTEN.settle(self.operation_timeout_s):
+            if not (was_busy or FORGOTTEN.is_busy):
                 raise
-            return open_now()
+        FORGOTTEN.settle(self.operation_timeout_s)
+        return open_now()
 
     # --- consumers --------------------------------------------------------------------------------
 

@@ -77,6 +77,8 @@ class TableView:
         self._lock = threading.Lock()
         self._values: dict[str, bytes] = {}
         self._listeners: list[_Registered] = []
+        self._kept: list[TableView] = []
+        """Of the thread that follows: the view itself, once it has listeners."""
 
     def load(self) -> None:
         """Read all messages stored by now, then follow in a thread.
@@ -96,7 +98,7 @@ class TableView:
                 last = stored.get(block.topic_name)
                 if last is not None and _place(at) >= _place(last):
                     del stored[block.topic_name]
-        following = (weakref.ref(self),)
+        following = (weakref.ref(self), self._kept)
         threading.Thread(target=_follow, args=following, name="pulsar-ray-table", daemon=True).start()
 
     def _take(self) -> MessageBatchView:
@@ -119,11 +121,6 @@ class TableView:
         if ended is not None and not self._reader.ending.is_over:
             logger.error("table view of %s has ended: %s", self._topic, ended)
         return ended is None
-
-    @property
-    def has_listeners(self) -> bool:
-        """Whether anybody hears of updates, though the program may have forgotten the view."""
-        return bool(self._listeners)
 
     def _take_readable(self) -> MessageBatchView | None:
         """The next messages; None where something could not be read."""
@@ -204,12 +201,15 @@ class TableView:
             items = list(self._values.items())
             registered = _Registered(callback)
             self._listeners.append(registered)
+            self._kept[:] = [self]
         try:
             for key, data in items:
                 callback(key, self._schema.decode(data))
         except BaseException:
             with self._lock:
                 self._listeners.remove(registered)
+                if not self._listeners:
+                    self._kept.clear()
             raise
         while True:
             with self._lock:
@@ -254,14 +254,12 @@ class TableView:
         return f"TableView(topic={self._topic}{subscription})"
 
 
-def _follow(following: weakref.ref[TableView]) -> None:
+def _follow(following: weakref.ref[TableView], kept: list[TableView]) -> None:
     """Keep a view up to date while its program or listeners keep it."""
-    kept: TableView | None = None
     while (view := following()) is not None and view.look():
-        kept = view if view.has_listeners else None
         # Between two looks only `kept` is left, and what the program has.
         del view
-    del kept
+    kept.clear()
 
 
 def refuse_view_of_unstored(topic: str) -> None:

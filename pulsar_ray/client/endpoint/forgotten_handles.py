@@ -69,16 +69,15 @@ class ForgottenHandles:
             # Not kept until the next one comes.
             del handle, close
 
-    def settle(self, timeout_s: float) -> bool:
-        """Wait until all that was forgotten before is closed.
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything that was forgotten is not closed yet."""
+        return bool(self._waiting or self._closers)
 
-        False if there was nothing, or it takes longer.
-        """
+    def settle(self, timeout_s: float) -> None:
+        """Wait until all that was forgotten before is closed, at most so long."""
         with self._changed:
-            was_busy = bool(self._waiting or self._closers)
-            return was_busy and self._changed.wait_for(
-                lambda: not (self._waiting or self._closers), timeout_s
-            )
+            self._changed.wait_for(lambda: not self.is_busy, timeout_s)
 
 
 FORGOTTEN = ForgottenHandles()
