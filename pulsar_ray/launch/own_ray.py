@@ -21,8 +21,15 @@ from pulsar_ray.closed_places import make_closed_directory
 from pulsar_ray.errors import ConnectError
 from pulsar_ray.lane.user_directory import user_directory
 from pulsar_ray.launch.ended_ray_sessions import clear_ended_sessions
-from pulsar_ray.launch.joined_ray import LOOPBACK_VARIABLE, keep_to_loopback, knows_tokens, share_auth_mode
+from pulsar_ray.launch.joined_ray import (
+    LOOPBACK_VARIABLE,
+    has_auth_token,
+    keep_to_loopback,
+    knows_tokens,
+    share_auth_mode,
+)
 from pulsar_ray.launch.ray_output import quiet_ray_output, ray_was_joined
+from pulsar_ray.ledger.disk import make_closed
 from pulsar_ray.transport.actor_names import NAMESPACE
 from pulsar_ray.transport.ray_calls import RAY_CALLS
 
@@ -99,8 +106,30 @@ def _close_doors() -> None:
     keep_to_loopback()
     if knows_tokens() and "RAY_AUTH_MODE" not in os.environ:
         share_auth_mode("token")
+    if os.environ.get("RAY_AUTH_MODE") == "token" and not has_auth_token():
+        _make_room_for_token()
     if path := open_token_file():
         logger.warning("other users may read or change %s, the token for Ray: `chmod 600` it", path)
+
+
+def _token_file() -> Path:
+    return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token").absolute()
+
+
+def _make_room_for_token() -> None:
+    """Make the directory where Ray is about to keep its new token.
+
+    Ray leaves that to the umask, and another user might exchange the token. Raises ConnectError where nothing
+    can be written.
+    """
+    directory = _token_file().parent
+    with contextlib.suppress(OSError):
+        make_closed(directory)
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise ConnectError(
+            f"Ray cannot keep its token in {directory}: set RAY_AUTH_TOKEN_PATH to a file in a directory of "
+            "this user's, for the broker and all its clients"
+        )
 
 
 def open_token_file() -> str:
@@ -110,7 +139,7 @@ def open_token_file() -> str:
     """
     if os.environ.get("RAY_AUTH_TOKEN"):
         return ""
-    path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token").absolute()
+    path = _token_file()
     try:
         is_open = path.stat().st_mode & _OTHERS_READ_OR_WRITE
         # Nobody gets at a file below a directory that only its owner may enter.

@@ -48,7 +48,8 @@ class SystemDisk:
 
     def open(self, path: Path, flags: int) -> int:
         # os.open sets O_CLOEXEC by itself: a child that kept a descriptor would keep locks and disk space.
-        return os.open(path, flags, 0o600)
+        # No link is followed, which another user may have put into a directory whose place was taken.
+        return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
     def close(self, fd: int) -> None:
         os.close(fd)
@@ -104,6 +105,6 @@ def make_closed(path: Path) -> None:
 def create_closed(path: Path) -> BinaryIO:
     """Open a file to be written anew, for its owner alone.
 
-    The umask does not matter; a file that is there keeps its mode.
+    The umask does not matter; a file that is there keeps its mode. A link is refused (OSError).
     """
-    return open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600))
+    return open(path, "wb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o600))

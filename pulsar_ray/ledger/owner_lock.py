@@ -60,7 +60,7 @@ def take_lock(path: Path) -> FileLock:
     Raises DataDirectoryInUse if the holder is this very process, may not be killed, or does not go away in
     10 s.
     """
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         deadline = time.monotonic() + _TAKE_OVER_SECONDS
         while not try_lock(fd):
@@ -81,7 +81,7 @@ def take_lock(path: Path) -> FileLock:
 
 def take_free_lock(path: Path) -> FileLock:
     """Take the lock of a directory that nobody owns. Raises DataDirectoryInUse if somebody does."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     if not try_lock(fd):
         holder = _read_holder(fd)
         os.close(fd)

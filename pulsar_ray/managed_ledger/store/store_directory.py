@@ -20,6 +20,7 @@ from pulsar_ray.errors import (
     UntrustedPath,
     WrongNode,
 )
+from pulsar_ray.ledger.disk import make_closed
 from pulsar_ray.ledger.file_system import require_local_file_system
 from pulsar_ray.ledger.owner_lock import FileLock, try_lock
 from pulsar_ray.managed_ledger.store.store_identity import (
@@ -75,7 +76,7 @@ class StoreDirectory:
         deadline = time.monotonic() + wait_s
         try:
             if create and expected_store_id is None:
-                path.mkdir(0o700, parents=True, exist_ok=True)
+                make_closed(path)
             elif not (path / STORE_FILE).is_file():
                 what = f"store {expected_store_id}" if expected_store_id else "a store"
                 raise WrongNode(f"{path} should be {what} but is not there: mount its disk")
@@ -205,7 +206,7 @@ def check_store_directory(path: Path) -> None:
     or read.
     """
     try:
-        path.mkdir(0o700, parents=True, exist_ok=True)
+        make_closed(path)
         require_local_file_system(path)
         check_foreign(path)
         close_to_others(path)
@@ -221,7 +222,7 @@ def hold_cluster_lock(path: Path) -> FileLock:
     Raises DataDirectoryInUse if another cluster has taken it, WrongNode if it is not there.
     """
     try:
-        fd = os.open(path / "cluster.lock", os.O_RDWR)
+        fd = os.open(path / "cluster.lock", os.O_RDWR | os.O_NOFOLLOW)
     except FileNotFoundError:
         raise WrongNode(f"{path} should be a store's directory but is not there: mount its disk") from None
     except OSError as error:
@@ -241,7 +242,7 @@ def holding_alone(path: Path, address: str) -> Iterator[None]:
     """
     lock = _lock(path / "store.lock", address, deadline=0.0)
     try:
-        fd = os.open(path / "cluster.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        fd = os.open(path / "cluster.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             if not try_lock(fd):
                 raise DataDirectoryInUse(
@@ -281,7 +282,7 @@ def _check_no_copy(path: Path) -> None:
 
 
 def _lock(path: Path, address: str, deadline: float) -> FileLock:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         while not try_lock(fd):
             if time.monotonic() >= deadline:
@@ -298,7 +299,7 @@ def _lock(path: Path, address: str, deadline: float) -> FileLock:
 
 def _lock_cluster(path: Path, session: str, address: str, deadline: float) -> FileLock:
     """Hold the cluster's lock shared; another cluster's processes must all be gone before."""
-    fd = os.open(path / "cluster.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    fd = os.open(path / "cluster.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         while not try_lock(fd):
             if _read_holder(fd).get("session") == session:

@@ -20,6 +20,7 @@ from pulsar_ray.errors import (
     DataDirectoryInUse,
     NetworkFileSystem,
     NotOurDataDirectory,
+    PulsarException,
     UnsupportedFormatVersion,
     UntrustedPath,
     WrongNode,
@@ -119,6 +120,30 @@ def test_a_directory_that_was_open_to_others_is_closed(tmp_path: Path) -> None:
     StoreDirectory.open(data, address="here").close()
     for path in (data, *data.rglob("*")):
         assert not path.stat().st_mode & 0o077, path
+
+
+def test_directories_above_are_made_closed_whatever_the_umask(tmp_path: Path) -> None:
+    """Otherwise another user could put something else in the data directory's place."""
+    before = os.umask(0)
+    try:
+        create_store(tmp_path / "above" / "data")
+        StoreDirectory.open(tmp_path / "other" / "data", address="here").close()
+    finally:
+        os.umask(before)
+    for name in ("above", "other"):
+        assert not (tmp_path / name).stat().st_mode & 0o077
+
+
+@pytest.mark.parametrize("name", ["store.json.new", "store.lock", "cluster.lock"])
+def test_nothing_is_written_through_a_link(tmp_path: Path, name: str) -> None:
+    """Another user may have put it there, where the directory above can be written to by everybody."""
+    mine = tmp_path / "mine"
+    mine.write_text("precious")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / name).symlink_to(mine)
+    with pytest.raises(PulsarException):
+        StoreDirectory.open(tmp_path / "data", address="here")
+    assert mine.read_text() == "precious"
 
 
 def test_a_store_is_made_once(tmp_path: Path) -> None:
