@@ -108,8 +108,8 @@ class _Level:
     def next(self, source: GrantSource, resting: Collection[Consumer]) -> Consumer | None:
         """The consumer whose turn it is, if anybody has room."""
         left, turn = self.left, self._settings.max_round_robin_batch_size
-        if not self._is_shared_out:
-            self._share_out(source, resting)
+        if not self._is_shared_out and not self._share_out(source, resting):
+            return None
         while (block := source.blocks.head()) is not None:
             size = 1 if block.is_batch else counted_rows.size(block.waiting)
             if size > self._longest_turn or block is self._cut:
@@ -169,9 +169,10 @@ class _Level:
         self.left[consumer] = 0
         self._is_shared_out = False
 
-    def _share_out(self, source: GrantSource, resting: Collection[Consumer]) -> None:
+    def _share_out(self, source: GrantSource, resting: Collection[Consumer]) -> bool:
         """Lengthen everybody's turn until nearly all that waits has a place in one.
 
+        Returns whether anybody has room.
         Consumers owe nothing to those who had no room.
         """
         left = self.left
@@ -183,7 +184,7 @@ class _Level:
                 left[consumer] = 0
         self._is_shared_out, self._cut = True, None
         if not takers:
-            return
+            return False
         most = max(left[consumer] for consumer in takers)
         placed = sum(left[consumer] for consumer in takers if left[consumer] > 0)
         waiting = min(source.blocks.waiting_messages, source.room_of_all())
@@ -194,3 +195,4 @@ class _Level:
             for consumer in takers:
                 left[consumer] += more
         self._longest_turn = most + max(more, 0)
+        return True
