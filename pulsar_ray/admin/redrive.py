@@ -11,14 +11,18 @@ from pulsar_ray.admin.topic_calls import TopicCalls
 from pulsar_ray.admin.topic_inspection import TopicInspection
 from pulsar_ray.admin.topic_subscriptions import TopicSubscriptions
 from pulsar_ray.client.client import Client
-from pulsar_ray.client.dead_letters.letter_producers import send_columns
 from pulsar_ray.client.dead_letters.letter_topics import REAL_TOPIC
-from pulsar_ray.client.dead_letters.letters import UNREADABLE_BLOCK, joined_columns, original_columns
+from pulsar_ray.client.dead_letters.letters import (
+    UNREADABLE_BLOCK,
+    joined_columns,
+    origin_id,
+    original_columns,
+)
+from pulsar_ray.client.dead_letters.sent_copies import send_copies
 from pulsar_ray.client.options.checks import check_flag, check_number, check_optional_text
 from pulsar_ray.client.options.policies import ConsumerBatchReceivePolicy
 from pulsar_ray.client.producer.producer import Producer
 from pulsar_ray.client.received.block_rows import BlockRows, Rows
-from pulsar_ray.client.received.message import MessageBatchView
 from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.errors import (
     InvalidConfiguration,
@@ -34,6 +38,7 @@ from pulsar_ray.model.topic_name import TopicName
 UNADDRESSED = ""
 """The topic of messages that do not say, or say wrongly, where they came from."""
 _AT_ONCE = 1000
+_AT_ONCE_BYTES = 32 << 20
 _QUIET_MS = 1000
 _NAMED = 10
 """An error names at most so many topics."""
@@ -146,7 +151,7 @@ class Redrive:
             topic,
             subscription,
             ConsumerType.Shared,
-            batch_receive_policy=ConsumerBatchReceivePolicy(_AT_ONCE, -1, _QUIET_MS),
+            batch_receive_policy=ConsumerBatchReceivePolicy(_AT_ONCE, _AT_ONCE_BYTES, _QUIET_MS),
         )
         counts: Counter[str] = Counter()
         outbox = _Outbox(lambda target: self._producer(client, target))
@@ -161,16 +166,16 @@ class Redrive:
                     by_target.setdefault(target, []).append(BlockRows(block, numbers))
                     left = None if left is None else left - len(numbers)
             for target, taken in by_target.items():
-                if outbox.send(target, taken):
-                    consumer.acknowledge(MessageBatchView(taken))
-                    moved = sum(len(part.rows) for part in taken)
+                if went := outbox.send(target, taken):
+                    consumer.acknowledge_moved(went)
+                    moved = sum(len(part.rows) for part in went)
                     counts[target] += moved
                     progress(moved)
             if left == 0 or targets.given in outbox.refused:
                 break
         consumer.close()
-        if outbox.refused:
-            raise _refusal(outbox.refused, counts)
+        if outbox.refused or outbox.too_big:
+            raise _refusal(outbox, counts)
         return dict(+counts)
 
     def _check_exists(self, topic: str, subscription: str) -> None:
@@ -192,19 +197,28 @@ class Redrive:
                 f"{target} has no subscription and no retention, so it would not keep the messages: "
                 "subscribe to it first, or give another topic"
             )
-        return client.create_producer(target, block_if_queue_full=True)
+        # In chunks go letters that came so, if the topic can have them.
+        is_chunking = TopicName.parse(target).is_persistent
+        return client.create_producer(
+            target, block_if_queue_full=True, batching_enabled=False, chunking_enabled=is_chunking
+        )
 
 
 class _Outbox:
     """Sends copies to many topics.
 
-    A topic that fails gets nothing more, and is in `refused`.
+    A topic that fails gets nothing more, and is in `refused`; a letter that its topic does not take keeps no
+    other from going, and is counted in `too_big`.
     """
 
     def __init__(self, new_producer: Callable[[str], Producer]) -> None:
         self._new_producer = new_producer
         self._producers: dict[str, Producer] = {}
         self.refused: dict[str, PulsarException] = {}
+        self.too_big: dict[str, list[str]] = {}
+        """The first ids of letters that were too large, by topic."""
+        self.too_big_count = 0
+        self.too_big_error: PulsarException | None = None
 
     def takes(self, target: str) -> bool:
         """Whether copies can be sent to a topic; opens a producer."""
@@ -215,25 +229,47 @@ class _Outbox:
                 self.refused[target] = error
         return target not in self.refused
 
-    def send(self, target: str, letters: list[BlockRows]) -> bool:
-        """Whether copies of letters are durable in a topic that takes them."""
+    def send(self, target: str, letters: list[BlockRows]) -> list[BlockRows]:
+        """Those of letters whose copies are durable in a topic that takes them."""
         copies = [original_columns(*part) for part in letters]
-        try:
-            send_columns(self._producers[target], joined_columns(copies))
-        except PulsarException as error:
-            self.refused[target] = error
-            return False
-        return True
+        sent = send_copies(self._producers[target], joined_columns(copies))
+        if sent.error is not None:
+            if not isinstance(sent.error, PulsarException):
+                raise sent.error
+            self.refused[target] = sent.error
+        went: list[BlockRows] = []
+        start = 0
+        for block, rows in letters:
+            kept = [row for at, row in enumerate(rows, start) if at < sent.end and at not in sent.too_big]
+            if kept:
+                went.append(BlockRows(block, kept))
+            for at, error in sent.too_big.items():
+                if start <= at < start + len(rows):
+                    self._note_too_big(target, origin_id(block, rows[at - start]), error)
+            start += len(rows)
+        return went
+
+    def _note_too_big(self, target: str, letter: str, error: PulsarException) -> None:
+        self.too_big_error = self.too_big_error or error
+        self.too_big_count += 1
+        if self.too_big_count <= _NAMED:
+            self.too_big.setdefault(target, []).append(letter)
 
 
-def _refusal(refused: dict[str, PulsarException], counts: Counter[str]) -> PulsarException:
-    """The error of the first topic that failed, which also tells of the others."""
-    error = next(iter(refused.values())).again()
+def _refusal(outbox: _Outbox, counts: Counter[str]) -> PulsarException:
+    """The first error of a topic or letter, which also tells of the others."""
+    first = next(iter(outbox.refused.values()), outbox.too_big_error)
+    assert first is not None
+    error = first.again()
+    stay = []
+    if outbox.too_big_count:
+        named = "; ".join(f"{', '.join(ids)} for {target}" for target, ids in outbox.too_big.items())
+        stay.append(f"letters too large for their topic stay (ids {named}; {outbox.too_big_count} letters)")
+    if refused := outbox.refused:
+        topics = ", ".join(list(refused)[:_NAMED])
+        stay.append(f"messages for {topics} stay ({len(refused)} topics failed)")
     went = [f"{count} to {target}" for target, count in counts.most_common(_NAMED) if target and count]
-    error.text = (
-        f"{error.text}; messages for {', '.join(list(refused)[:_NAMED])} stay ({len(refused)} topics failed)"
-        f"; others went: {', '.join(went) or 'none'}"
-    )
+    error.text = f"{error.text}; {'; '.join(stay)}; others went: {', '.join(went) or 'none'}"
     return error
 
 

@@ -28,6 +28,7 @@ from pulsar_ray.client.received.batch_collector import (
     batch_limits,
     receive_timeout_s,
 )
+from pulsar_ray.client.received.block_rows import BlockRows
 from pulsar_ray.client.received.message import Message, MessageBatchView
 from pulsar_ray.errors import InvalidConfiguration, Timeout
 from pulsar_ray.lane.await_within import retrieved
@@ -195,7 +196,7 @@ class Consumer(LazyHandle[LoopConsumer]):
             await Producer(self._client, lent.producer.options, lent.producer).send(**letter.arguments)
         finally:
             letters.give_back(lent)
-        inner.acknowledge(message)
+        inner.acknowledge_moved([BlockRows(message.block, [message.row])])
         await asyncio.shield(self._confirm(inner.partition_of(message)))
 
     def redeliver_unacknowledged_messages(self) -> None:

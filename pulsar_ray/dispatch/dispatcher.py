@@ -430,10 +430,12 @@ class Dispatcher:
         cumulative: tuple[int, int, int] | None = None,
         generation: int | None = None,
         entry_bits: Iterable[EntryBits] = (),
+        moved: Iterable[tuple[int, int, RowRanges]] = (),
     ) -> int:
         """Acknowledge entries, messages of batches, and everything up to a message.
 
-        `ranges` are (ledger, first, last), `entry_bits` scattered entries, `batch` (ledger, entry, rows),
+        `ranges` are (ledger, first, last), `entry_bits` scattered entries, `batch` and `moved`
+        (ledger, entry, rows), of which those moved never come again,
         `cumulative` (ledger, entry, row of a batch or -1). Returns what must be durable before a receipt.
 
         Idempotent; any consumer may acknowledge any message, also one that has left. Acknowledgments in a
@@ -457,6 +459,8 @@ class Dispatcher:
             self._acknowledgments.acknowledge_bits(bits)
         for ledger_id, entry_id, rows in batch:
             self._acknowledgments.acknowledge_batch(ledger_id, entry_id, rows, is_durable)
+        for ledger_id, entry_id, rows in moved:
+            self._acknowledgments.acknowledge_batch(ledger_id, entry_id, rows, is_durable=True)
         if cumulative is not None:
             ledger_id, entry_id, row = cumulative
             self._acknowledgments.acknowledge_up_to(Position(ledger_id, entry_id), row, is_durable)

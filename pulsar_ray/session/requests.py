@@ -368,6 +368,8 @@ class Acknowledge(NamedTuple):
     generation: NumberOrNone = None
     """The generation they were acknowledged in; those from before a seek are ignored."""
     entry_bits: ScatteredEntries = ()
+    moved_rows: BatchRowsList = ()
+    """More rows of batches, which never come again: copies of them are dead letters."""
 
 
 class NegativeAcknowledge(NamedTuple):

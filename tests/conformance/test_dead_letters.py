@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -387,6 +388,65 @@ def test_an_initial_subscription_that_may_not_be_created_keeps_messages_where_th
         assert admin.topics.stats(topic)["subscriptions"]["s"]["msgBacklog"] == 1
 
 
+@pytest.mark.parametrize("consumer_type", [ConsumerType.Shared, ConsumerType.KeyShared])
+def test_what_was_moved_out_of_a_batch_does_not_come_again_though_the_rest_does(
+    broker: Broker, client: Client, consumer_type: ConsumerType
+) -> None:
+    topic = broker.topic()
+    dead = letters(client, topic)
+    consumer = failing(client, topic, ConsumerDeadLetterPolicy(1), consumer_type=consumer_type)
+    send_batch(client, topic, numbers(0, 4))
+    # Nothing else of the batch is acknowledged.
+    failed = 0
+    while failed < 2:
+        message = consumer.receive(WAIT_MS)
+        if message.data() == b"000002":
+            consumer.negative_acknowledge(message)
+            failed += 1
+    # It is moved once those before it are taken.
+    receive(consumer, 3)
+    assert dead.receive(WAIT_MS).data() == b"000002"
+    consumer.close()
+    consumer = client.subscribe(topic, "s", consumer_type)
+    left = {message.data() for message in receive(consumer, 3)}
+    assert left == {b"000000", b"000001", b"000003"}
+    consumer.close()
+    broker.restart(kill=True)
+    consumer = broker.client().subscribe(topic, "s", consumer_type)
+    again = receive(consumer, 3)
+    assert {message.data() for message in again} == left
+    for message in again:
+        consumer.acknowledge(message)
+    wait_until_consumed(broker, topic)
+
+
+def test_a_close_amid_the_moves_leaves_each_message_in_one_place(
+    broker: Broker, client: Client, assert_quiet: Quiet
+) -> None:
+    topic = broker.topic()
+    dead = letters(client, topic)
+    consumer = failing(client, topic, ConsumerDeadLetterPolicy(1))
+    sent = [b"%d" % number for number in range(200)]
+    send_batch(client, topic, sent)
+    fail(consumer, 400)
+    consumer.close()
+    back: set[bytes] = set()
+    moved: list[bytes] = []
+    consumer = failing(client, topic, ConsumerDeadLetterPolicy(1000))
+    while len(back) + len(set(moved)) < len(sent):
+        for one, found in ((consumer, back.add), (dead, moved.append)):
+            while True:
+                try:
+                    message = one.receive(200)
+                except Timeout:
+                    break
+                found(message.data())
+                one.acknowledge(message)
+    assert_quiet(dead)
+    assert not back & set(moved)
+    assert len(moved) == len(set(moved)), "none is copied twice"
+
+
 def in_one_piece(_: DeadLetterProducerContext, arguments: dict[str, Any]) -> None:
     arguments["chunking_enabled"] = False
 
@@ -411,6 +471,43 @@ def test_a_message_that_is_too_large_keeps_no_other_from_being_moved(
         )
         admin.topics.policies.remove(f"{topic}-s-DLQ", "max_message_size")
         assert dead.receive(WAIT_MS).data() == b"x" * 5000
+
+
+def test_what_a_refusal_kept_is_moved_soon_after_its_end(broker: Broker, client: Client) -> None:
+    refused_topic, other = broker.topic(), broker.topic()
+    dead = {topic: letters(client, topic) for topic in (refused_topic, other)}
+    tries: list[float] = []
+
+    def customize(context: DeadLetterProducerContext, arguments: dict[str, Any]) -> None:
+        if context.input_topic_name == refused_topic:
+            tries.append(time.monotonic())
+            arguments["producer_name"] = "taken"
+
+    holder = client.create_producer(f"{refused_topic}-s-DLQ", producer_name="taken")
+    policy = ConsumerDeadLetterPolicy(1, dead_letter_producer_customizer=customize)
+    # A failure's own delay is none of a letter's.
+    consumer = failing(client, [refused_topic, other], policy)
+    client.create_producer(refused_topic).send_many(numbers(0, 50))
+    fail(consumer, 100)
+
+    def stats(topic: str) -> dict[str, Any]:
+        found: dict[str, Any] = admin.topics.stats(topic)["subscriptions"]["s"]
+        return found
+
+    with broker.admin() as admin:
+        wait_until(lambda: "ProducerBusy" in stats(refused_topic)["deadLetterError"], what="the reason")
+        client.create_producer(other).send(b"goes")
+        fail(consumer, 2)
+        assert dead[other].receive(WAIT_MS).data() == b"goes"
+        wait_until(lambda: stats(other)["msgBacklog"] == 0, what="the move")
+        assert stats(other)["deadLetterError"] == ""
+        assert "ProducerBusy" in stats(refused_topic)["deadLetterError"]
+        wait_until(lambda: len(tries) >= 4, what="four tries")
+        assert tries[3] - tries[0] >= 0.7, "the tries come later and later, and are one for all letters"
+        holder.close()
+        found = [message.data() for message in receive(dead[refused_topic], 50)]
+        assert sorted(found) == numbers(0, 50)
+        wait_until(lambda: stats(refused_topic)["deadLetterError"] == "", what="the end of the error")
 
 
 @pytest.mark.parametrize("enable_retry", [False, True], ids=["moved", "retried"])

@@ -108,23 +108,65 @@ def test_letters_with_wrong_targets_keep_no_other_from_going(broker: Broker, cli
     wait_until(lambda: backlog(broker, letters, "keeps") == 3, what="the acknowledgments")
 
 
-def test_letters_that_were_sent_before_one_failed_are_acknowledged(broker: Broker, client: Client) -> None:
+def test_a_letter_that_cannot_go_holds_up_no_other_and_is_named(broker: Broker, client: Client) -> None:
     letters, topic = broker.topic(), broker.topic()
     client.subscribe(letters, "keeps").close()
     looking = client.subscribe(topic, "s")
-    sent = [*numbers(0, 1100), b"x" * 5000, *numbers(1100, 1200)]
-    client.create_producer(letters).send_many(sent, properties=[{"REAL_TOPIC": topic}] * len(sent))
+    sent = numbers(0, 1200)
+    producer = client.create_producer(letters)
+    to_topic = {"REAL_TOPIC": topic}
+    producer.send_many(sent[:600], properties=[to_topic] * 600)
+    stays = producer.send(b"stays", {**to_topic, "long": "x" * 70_000})
+    producer.send_many(sent[600:], properties=[to_topic] * 600)
+    named = rf"{stays.ledger_id()}:{stays.entry_id()}:-1:-1 for {topic}; 1 letters"
     with broker.admin() as admin:
         admin.topics.policies.set(topic, "max_message_size", 2000)
-        with pytest.raises(MessageTooBig, match=f"{topic} stay .* others went: 1000 to {topic}$"):
+        with pytest.raises(MessageTooBig, match=rf"{named}.* others went: 1200 to {topic}$"):
             admin.topics.redrive(letters)
-        wait_until(lambda: backlog(broker, letters, "keeps") == 201, what="the acknowledgments")
+        wait_until(lambda: backlog(broker, letters, "keeps") == 1, what="the acknowledgments")
         admin.topics.policies.remove(topic, "max_message_size")
-        assert admin.topics.redrive(letters) == {topic: 201}
-    came: set[bytes] = set()
-    while len(came) < len(sent):
-        came.add(looking.receive(WAIT_MS).data())
-    assert came == set(sent)
+        assert admin.topics.redrive(letters) == {topic: 1}
+    came = [looking.receive(WAIT_MS).data() for _ in range(1201)]
+    assert sorted(came) == [*sent, b"stays"], "none went twice"
+
+
+def test_a_part_of_a_batch_that_went_does_not_go_again(broker: Broker, client: Client) -> None:
+    letters, topic = broker.topic(), broker.topic()
+    client.subscribe(letters, "keeps").close()
+    looking = client.subscribe(topic, "s")
+    send_batch(client, letters, numbers(0, 5))
+    with broker.admin() as admin:
+        assert admin.topics.redrive(letters, topic, limit=2) == {topic: 2}
+        assert admin.topics.redrive(letters, topic) == {topic: 3}
+    assert sorted(message.data() for message in receive(looking, 5)) == numbers(0, 5)
+    wait_until(lambda: backlog(broker, letters, "keeps") == 0, what="the acknowledgments")
+
+
+def test_what_went_in_chunks_goes_back_in_chunks(broker: Broker, client: Client, assert_quiet: Quiet) -> None:
+    topic = broker.topic()
+    letters = f"{topic}-s-DLQ"
+    with broker.admin() as admin:
+        admin.topics.create_topic(letters)
+        for each in (topic, letters):
+            admin.topics.policies.set(each, "max_message_size", 20_000)
+        policy = ConsumerDeadLetterPolicy(1, initial_subscription_name="keeps")
+        consumer = client.subscribe(
+            topic, "s", ConsumerType.Shared, dead_letter_policy=policy, negative_ack_redelivery_delay_ms=0
+        )
+        sent: list[bytes | None] = [b"small", bytes(range(250)) * 300, None, b"", b"x" * 20_000, b"last"]
+        producer = client.create_producer(topic, chunking_enabled=True)
+        for value in sent:
+            producer.send(value, {"of": "mine"}, partition_key="k", ordering_key="o", event_timestamp=7)
+        for _ in range(2 * len(sent)):
+            consumer.negative_acknowledge(consumer.receive(WAIT_MS))
+        wait_until(lambda: backlog(broker, topic, "s") == 0, what="the moves")
+        assert admin.topics.redrive(letters) == {topic: len(sent)}
+    back = receive(consumer, len(sent))
+    found = [None if message.has_null_value() else message.data() for message in back]
+    assert sorted(found, key=repr) == sorted(sent, key=repr)
+    assert {(m.partition_key(), m.ordering_key(), m.event_timestamp()) for m in back} == {("k", "o", 7)}
+    assert [message.properties() for message in back] == [{"of": "mine"}] * len(sent)
+    assert_quiet(consumer)
 
 
 def test_a_message_in_chunks_counts_once(broker: Broker, client: Client) -> None:

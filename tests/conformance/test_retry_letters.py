@@ -194,7 +194,14 @@ def test_a_delayed_retry_does_not_come_early(make_broker: Callable[..., Broker],
 
 
 OWN = {"REAL_TOPIC": "mine", "ORIGIN_MESSAGE_ID": "1:1:1:1", "RECONSUMETIMES": "77", "DELAY_TIME": "x"}
-OWN_TOO = {**OWN, "USER_REAL_TOPIC": "a", "USER_USER_DELAY_TIME": "b", "USER_else": "c", "a": "b"}
+OWN_TOO = {
+    **OWN,
+    "UNREADABLE_BLOCK": "z",
+    "USER_REAL_TOPIC": "a",
+    "USER_USER_DELAY_TIME": "b",
+    "USER_else": "c",
+    "a": "b",
+}
 
 
 @pytest.mark.parametrize("own", [OWN, OWN_TOO], ids=["same_names", "names_like_kept_ones"])

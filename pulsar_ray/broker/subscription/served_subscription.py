@@ -251,6 +251,7 @@ class ServedSubscription:
                 request.cumulative,
                 request.generation,
                 request.entry_bits,
+                request.moved_rows,
             )
         except PulsarException as error:
             if request.request_id:

@@ -137,11 +137,11 @@ class AckSender:
                 self._progress.acknowledged(batch)
                 _remove(self.unacked, batch)
 
-        ranges, batch_rows, cumulative, bits = batch
+        ranges, batch_rows, cumulative, bits, moved = batch
         generation = self._progress.generation
         return PendingRequest(
             lambda rid: Acknowledge(
-                rid, self._consumer_id, ranges, batch_rows, cumulative, at_once, generation, bits
+                rid, self._consumer_id, ranges, batch_rows, cumulative, at_once, generation, bits, moved
             ),
             carried_out,
             batch,
@@ -231,7 +231,7 @@ def _parts(batch: AckBatch | None) -> Iterator[AckBatch]:
     """The batch, or pieces of it that fit into packets."""
     if batch is None:
         return
-    size = len(batch.ranges) + sum(len(rows) for _, _, rows in batch.batch_rows)
+    size = len(batch.ranges) + sum(len(rows) for _, _, rows in (*batch.batch_rows, *batch.moved_rows))
     if size + len(batch.entry_bits) * RANGES_PER_BITS <= MAX_RANGES_PER_PACKET:
         yield batch
         return
@@ -242,6 +242,8 @@ def _parts(batch: AckBatch | None) -> Iterator[AckBatch]:
         yield AckBatch(batch.ranges[start : start + MAX_RANGES_PER_PACKET], [], None)
     for rows in batch.batch_rows:
         yield AckBatch([], [rows], None)
+    for rows in batch.moved_rows:
+        yield AckBatch([], [], None, (), [rows])
     if batch.cumulative is not None:
         yield AckBatch([], [], batch.cumulative)
 
@@ -264,7 +266,7 @@ def _remove(unacked: UnackedRows, batch: AckBatch) -> None:
     unacked.remove_entries(batch.ranges)
     for bits in batch.entry_bits:
         unacked.remove_bits(bits)
-    for ledger_id, entry_id, rows in batch.batch_rows:
+    for ledger_id, entry_id, rows in (*batch.batch_rows, *batch.moved_rows):
         unacked.remove_rows(ledger_id, entry_id, of_ranges(rows))
     if batch.cumulative is not None:
         ledger_id, entry_id, row = batch.cumulative

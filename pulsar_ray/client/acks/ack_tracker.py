@@ -41,6 +41,8 @@ class AckBatch(NamedTuple):
     """(ledger id, entry id, last row or WHOLE_ENTRY)."""
     entry_bits: Sequence[EntryBits] = ()
     """More entries, scattered ones."""
+    moved_rows: Sequence[BatchRows] = ()
+    """Rows of batches that must not come again, even where rows are not acknowledged durably."""
 
 
 class _PartialBatch:
@@ -93,6 +95,7 @@ class AckTracker:
         "_first",
         "_last",
         "_ledger",
+        "_moved",
         "_partial",
         "_ranges",
         "_shared",
@@ -125,6 +128,7 @@ class AckTracker:
         self._unsized_sent: dict[tuple[int, int], RowRanges] = {}
         self._dirty: set[tuple[int, int]] = set()
         self._shared: set[tuple[int, int]] = set()
+        self._moved: dict[tuple[int, int], RowRanges] = {}
         self._cumulative: tuple[int, int, int] | None = None
         self.count = 0
         """Acknowledgments added since the last drain."""
@@ -267,6 +271,17 @@ class AckTracker:
         for first, end in ranges:
             self.add_range(block.ledger_id, start + first, start + end - 1)
 
+    def add_moved(self, block: ReceivedBlock, rows: Rows) -> None:
+        """Acknowledge rows of a received block that were copied elsewhere.
+
+        The dispatcher keeps them durably even if the rest of their batch never is acknowledged.
+        """
+        self.add_part(block, rows)
+        key = (block.ledger_id, block.first_entry_id)
+        if block.is_batch and key in self._partial:
+            self._moved[key] = union(self._moved.get(key, ()), ranges_of(rows))
+            self.count += 1
+
     def _add_batch(self, ledger_id: int, entry_id: int, batch_size: int) -> None:
         """Acknowledge all rows of a batch."""
         self._look_at_flags()
@@ -369,13 +384,15 @@ class AckTracker:
         while len(self._unsized_sent) > MAX_UNSIZED:
             del self._unsized_sent[next(iter(self._unsized_sent))]
         cumulative = self._cumulative
+        moved = tuple((*key, rows) for key, rows in sorted(self._moved.items()))
+        self._moved.clear()
         self._dirty.clear()
         self._unsized.clear()
         self._cumulative = None
         self.count = 0
-        if not (entries.ranges or entries.bits or batch_rows) and cumulative is None:
+        if not (entries.ranges or entries.bits or batch_rows or moved) and cumulative is None:
             return None
-        return AckBatch(entries.ranges, batch_rows, cumulative, entries.bits)
+        return AckBatch(entries.ranges, batch_rows, cumulative, entries.bits, moved)
 
     def _drain_entries(self) -> EntrySet:
         ledger_id = self._ledger

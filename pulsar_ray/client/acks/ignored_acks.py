@@ -51,6 +51,9 @@ class IgnoredAcks:
     def add_part(self, block: ReceivedBlock, rows: Rows) -> None:
         """Ignore rows of a block."""
 
+    def add_moved(self, block: ReceivedBlock, rows: Rows) -> None:
+        """Ignore rows of a block."""
+
     def add_cumulative(
         self, ledger_id: int, entry_id: int, row: int = WHOLE_ENTRY, batch_size: int = 0
     ) -> None:

@@ -251,8 +251,15 @@ class Consumer(LazyHandle):
         letter = self.letters.retried_later(message, delay, properties)
         with self.letters.lent(letter) as producer:
             producer.send(**letter.arguments)
-        self._acks.add_parts([BlockRows(message.block, [message.row])])
+        self.acknowledge_moved([BlockRows(message.block, [message.row])])
         self.partition_of(message).ack_sender.acknowledge_durably(self._deadline())
+
+    def acknowledge_moved(self, parts: Sequence[BlockRows]) -> None:
+        """Acknowledge rows whose copies are durable elsewhere; not part of the official client.
+
+        They never come again, even where acknowledgments of single messages of a batch are not kept.
+        """
+        self._acks.add_parts(parts, are_moved=True)
 
     def partition_of(self, message: Message) -> PartitionConsumer:
         """The partition that a message came from; not part of the official client."""

@@ -75,15 +75,22 @@ class ConsumerAcks:
                 partition.ack_sender.acks.add_row(ledger_id, entry_id, row, size)
         self.added(partition)
 
-    def add_parts(self, parts: Iterable[BlockRows]) -> None:
-        """Acknowledge rows of received blocks."""
+    def add_parts(self, parts: Iterable[BlockRows], *, are_moved: bool = False) -> None:
+        """Acknowledge rows of received blocks.
+
+        `are_moved` if copies of them are elsewhere: they never come again, though others of their batch may.
+        """
         touched: set[PartitionConsumer] = set()
         single = self._partitions.single
         with self._core.lock:
             for block, rows in parts:
                 partition = single or self._partitions.of(block.topic_name, block.partition)
                 touched.add(partition)
-                partition.ack_sender.acks.add_part(block, rows)
+                acks = partition.ack_sender.acks
+                if are_moved:
+                    acks.add_moved(block, rows)
+                else:
+                    acks.add_part(block, rows)
         for partition in touched:
             self.added(partition)
 

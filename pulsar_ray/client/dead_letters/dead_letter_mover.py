@@ -10,20 +10,22 @@ from typing import NamedTuple
 from pulsar_ray.client.acks.unacked_rows import HeldBlock
 from pulsar_ray.client.consumer.consumer_core import ConsumerCore
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
-from pulsar_ray.client.dead_letters.letter_producers import LetterProducers, send_columns
+from pulsar_ray.client.dead_letters.letter_producers import LetterProducers
 from pulsar_ray.client.dead_letters.letter_topics import LetterTopics
 from pulsar_ray.client.dead_letters.letters import (
     LetterColumns,
     joined_columns,
     letter_columns,
+    origin_id,
     unreadable_letter,
 )
 from pulsar_ray.client.dead_letters.move_report import REPORT_S, MoveReport
+from pulsar_ray.client.dead_letters.sent_copies import SentCopies, send_copies
 from pulsar_ray.client.endpoint.forking import notify_of_forks
 from pulsar_ray.client.options.policies import MultiplierRedeliveryBackoff
-from pulsar_ray.client.received.block_rows import BlockRows, items_of, ranges_of, rows_in
+from pulsar_ray.client.received.block_rows import BlockRows, ranges_of, rows_in
 from pulsar_ray.client.received.queued_delivery import QueuedDelivery
-from pulsar_ray.errors import AlreadyClosed, ForkedClient, MessageTooBig, PulsarException
+from pulsar_ray.errors import AlreadyClosed, ForkedClient, PulsarException
 from pulsar_ray.model.position import entry_at
 
 logger = logging.getLogger(__name__)
@@ -31,10 +33,9 @@ logger = logging.getLogger(__name__)
 LOOK_S = 0.1
 """Between two looks at messages that wait behind others in the queue."""
 TOO_LARGE_S = 10.0
-"""Before a message is tried again that is too large for the dead letter topic.
-
-Its redelivery delay comes on top.
-"""
+"""Before a message is tried again that is too large for the dead letter topic."""
+_BACKOFF = MultiplierRedeliveryBackoff(100, 5_000, 2.0)
+"""Before a dead letter topic is tried again that refused."""
 IDLE_S = 60.0
 """The thread ends when there was nothing to move for so long."""
 
@@ -54,13 +55,20 @@ class _Taken(NamedTuple):
         return self.delivery.generation == self.delivery.source.generation
 
 
+class _Refusals(NamedTuple):
+    """Failed moves of a topic's messages in a row, and when to try again."""
+
+    failures: int
+    again_s: float
+
+
 class DeadLetterMover:
     """Copies messages, and acknowledges them once their copies are durable.
 
     So a crash in between leaves a message in both topics, never in none. Messages that wait while others are
-    copied go together in one call. Those that cannot be copied come again after the redelivery delay of the
-    consumer, and later the more often copying has failed. The thread begins with the first message, and ends
-    when there was none for a minute.
+    copied go together in one call. Those that cannot be copied come again, the later the more often copying
+    those of their topic has failed in a row; other topics' are not concerned. The thread begins with the
+    first message, and ends when there was none for a minute.
     """
 
     def __init__(self, core: ConsumerCore, topics: LetterTopics, producers: LetterProducers) -> None:
@@ -68,11 +76,8 @@ class DeadLetterMover:
         self._topics = topics
         self._producers = producers
         self._report = MoveReport()
-        self._backoff = MultiplierRedeliveryBackoff(100, 60_000, 2.0)
-        self._failures = 0
-        self._again_s = 0.0
-        self._fitting: dict[str, int] = {}
-        """The size of the largest message that went to each dead letter topic."""
+        self._refusals: dict[str, _Refusals] = {}
+        """By the topic that messages come from, while they cannot be moved."""
         self._start_empty()
         notify_of_forks(self)
         core.move_by(self)
@@ -162,10 +167,13 @@ class DeadLetterMover:
         for delivery in batch:
             for source, one in self._rows_of(delivery):
                 by_source.setdefault(source, []).append(one)
-        for source, taken in by_source.items():
-            if (wait_s := self._again_s - time.monotonic()) > 0:
+        # A topic that refused last time may take its time to do so again: the others' letters go first.
+        for source, taken in sorted(by_source.items(), key=lambda item: item[0] in self._refusals):
+            refused = self._refusals.get(source)
+            wait_s = 0.0 if refused is None else refused.again_s - time.monotonic()
+            if wait_s > 0:
                 self._have_delivered_again(taken, wait_s)
-            else:
+            elif not self._is_ended:
                 self._copy(source, taken)
 
     def _rows_of(self, delivery: QueuedDelivery) -> list[tuple[str, _Taken]]:
@@ -200,129 +208,106 @@ class DeadLetterMover:
         return [(real, _Taken(delivery, partition, BlockRows(letter, range(1)), held))]
 
     def _copy(self, source: str, taken: list[_Taken]) -> None:
-        """Copy rows.
-
-        One that is larger than any before goes first and alone, for it may be too large.
-        """
-        while taken:
-            size, place, row = _largest(taken)
-            if size <= self._fitting.get(source, -1):
-                break
-            one, taken = _split_off(taken, place, row)
-            self._copy_together(source, [one], size)
-        if taken:
-            self._copy_together(source, taken, 0)
-
-    def _copy_together(self, source: str, taken: list[_Taken], size: int) -> None:
-        """Copy rows in one call, and acknowledge them.
-
-        `size` is that of a row that goes alone.
-        """
-        if self._is_ended:
-            return
-        columns = joined_columns([self._copies(source, one.part) for one in taken])
+        """Copy rows, and acknowledge those whose copies are durable."""
         try:
+            columns = joined_columns([self._copies(source, one) for one in taken])
             with self._producers.lent(source, is_dead=True) as producer:
-                send_columns(producer, columns)
-        except MessageTooBig as error:
-            if len(columns.values) == 1:
-                self._complain(source, taken, error)
-                self._have_delivered_again(taken, TOO_LARGE_S)
-                return
-            # By its properties, or the topic takes less than before. Rows that went before it go again.
-            self._fitting.pop(source, None)
-            while taken:
-                one, taken = _split_off(taken, 0, taken[0].part.rows[0])
-                self._copy_together(source, [one], 0)
+                sent = send_copies(producer, columns)
         except Exception as error:  # noqa: BLE001 - a customizer may raise anything
-            self._failed(source, taken, error)
-        else:
-            self._fitting[source] = max(size, self._fitting.get(source, 0))
-            self._acknowledge(taken)
+            sent = SentCopies(0, {}, error)
+        went, too_big, left = _divided(taken, sent)
+        if went:
+            self._acknowledge(source, went)
+        if too_big:
+            self._complain(source, too_big, next(iter(sent.too_big.values())))
+            self._have_delivered_again(too_big, TOO_LARGE_S)
+        if left and sent.error is not None:
+            self._refused(source, left, sent.error)
 
-    def _copies(self, source: str, part: BlockRows) -> LetterColumns:
-        are_letters = self._topics.are_letters(part.block.topic_name)
-        return letter_columns(*part, source, are_letters=are_letters)
+    def _copies(self, source: str, taken: _Taken) -> LetterColumns:
+        is_letter = taken.unreadable is not None or self._topics.are_letters(taken.part.block.topic_name)
+        return letter_columns(*taken.part, source, are_letters=is_letter)
 
-    def _acknowledge(self, taken: list[_Taken]) -> None:
+    def _acknowledge(self, source: str, taken: list[_Taken]) -> None:
         with self._core.lock:
             for one in taken:
                 if one.is_current and one.unreadable is not None:
                     one.partition.unreadable.add_ack(one.unreadable)
                 elif one.is_current:
-                    one.partition.ack_sender.acks.add_part(*one.part)
+                    one.partition.ack_sender.acks.add_moved(*one.part)
                 self._report.moved(one.partition, len(one.part.rows))
         for partition in {one.partition for one in taken}:
             if partition.session.is_abandoned:
                 partition.ack_sender.forget()
             else:
                 partition.ack_sender.flush()
-        if self._failures:
-            self._failures = 0
-            logger.info("messages are moved to the dead letter topic again")
+        if self._refusals.pop(source, None) is not None:
+            logger.info("messages of %s are moved to the dead letter topic again", source)
 
-    def _failed(self, source: str, taken: list[_Taken], error: Exception) -> None:
+    def _refused(self, source: str, taken: list[_Taken], error: Exception) -> None:
         if self._is_ended and isinstance(error, AlreadyClosed):
             return
-        self._failures += 1
-        wait_s = self._backoff.next(self._failures - 1) / 1000
-        self._again_s = time.monotonic() + wait_s
+        known = self._refusals.get(source)
+        failures = 0 if known is None else known.failures
+        wait_s = _BACKOFF.next(failures) / 1000
+        self._refusals[source] = _Refusals(failures + 1, time.monotonic() + wait_s)
         self._complain(source, taken, error)
         self._have_delivered_again(taken, wait_s)
 
     def _complain(self, source: str, taken: list[_Taken], error: Exception) -> None:
-        reason = f"{self._topics.dead_letter_topic(source)}: {error}"
+        try:
+            dead_letter_topic = self._topics.dead_letter_topic(source)
+        except PulsarException:
+            dead_letter_topic = "a dead letter topic"
+        reason = f"{dead_letter_topic}: {error}"
         if self._report.failed({one.partition for one in taken}, reason):
+            first = taken[0].part
             logger.warning(
                 "messages of %s that failed too often stay there and are tried again, for they cannot be "
-                "moved to %s",
+                "moved to %s (the first of %d: %s)",
                 source,
                 reason,
+                sum(len(one.part.rows) for one in taken),
+                origin_id(first.block, first.rows[0]),
                 exc_info=not isinstance(error, PulsarException),
             )
 
     def _have_delivered_again(self, taken: list[_Taken], wait_s: float) -> None:
-        # They count as failed from the moment on when copying is to be tried again.
-        failed_ms = time.monotonic_ns() // 1_000_000 + int(wait_s * 1000)
-        delays_ms = [
-            one.partition.ack_sender.nacks.delay_ms(one.part.block.redelivery_count) for one in taken
-        ]
+        """Have rows come again when copying is to be tried again."""
+        now_ms, delay_ms = time.monotonic_ns() // 1_000_000, int(wait_s * 1000)
         with self._core.lock:
-            for one, delay_ms in zip(taken, delays_ms, strict=True):
+            for one in taken:
                 if one.is_current:
-                    _nack(one, failed_ms, delay_ms)
+                    _nack(one, now_ms, delay_ms)
         for partition in {one.partition for one in taken}:
             partition.ack_sender.nacks_added()
 
 
-def _nack(taken: _Taken, failed_ms: int, delay_ms: int) -> None:
+def _divided(taken: list[_Taken], sent: SentCopies) -> tuple[list[_Taken], list[_Taken], list[_Taken]]:
+    """The rows whose copies are durable, the too large ones, and those not sent."""
+    if sent.error is None and not sent.too_big:
+        return taken, [], []
+    groups: tuple[list[_Taken], list[_Taken], list[_Taken]] = ([], [], [])
+    start = 0
+    for one in taken:
+        rows: tuple[list[int], list[int], list[int]] = ([], [], [])
+        for at, row in enumerate(one.part.rows, start):
+            rows[1 if at in sent.too_big else 0 if at < sent.end else 2].append(row)
+        start += len(one.part.rows)
+        for group, chosen in zip(groups, rows, strict=True):
+            if chosen:
+                group.append(one._replace(part=BlockRows(one.part.block, chosen)))
+    return groups
+
+
+def _nack(taken: _Taken, now_ms: int, delay_ms: int) -> None:
     block, rows = taken.part
     if taken.unreadable is not None:
-        taken.partition.unreadable.add_nack(taken.unreadable, failed_ms, delay_ms)
+        taken.partition.unreadable.add_nack(taken.unreadable, now_ms, delay_ms)
         return
     add, count = taken.partition.ack_sender.nacks.add, block.redelivery_count
     if block.is_batch:
-        add(block.ledger_id, block.first_entry_id, count, failed_ms, ranges_of(rows), delay_ms)
+        add(block.ledger_id, block.first_entry_id, count, now_ms, ranges_of(rows), delay_ms)
         return
     for row in rows:
-        add(block.ledger_id, entry_at(block.first_entry_id, row), count, failed_ms, (), delay_ms)
-
-
-def _largest(taken: list[_Taken]) -> tuple[int, int, int]:
-    """The size of the largest row, the index of its delivery, and its number."""
-    found = (-1, 0, 0)
-    for place, one in enumerate(taken):
-        block, rows = one.part
-        for row, value in zip(rows, items_of(block.values, rows), strict=True):
-            if (size := len(value or b"")) > found[0]:
-                found = (size, place, row)
-    return found
-
-
-def _split_off(taken: list[_Taken], place: int, row: int) -> tuple[_Taken, list[_Taken]]:
-    """One row, and all others."""
-    block, rows = taken[place].part
-    one = taken[place]._replace(part=BlockRows(block, [row]))
-    others = BlockRows(block, [other for other in rows if other != row])
-    between = [taken[place]._replace(part=others)] if others.rows else []
-    return one, [*taken[:place], *between, *taken[place + 1 :]]
+        add(block.ledger_id, entry_at(block.first_entry_id, row), count, now_ms, (), delay_ms)

@@ -7,12 +7,12 @@ import secrets
 import string
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Protocol
 
 from pulsar_ray.client.dead_letters.letter_topics import LetterTopics
-from pulsar_ray.client.dead_letters.letters import LetterColumns
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.client.options.policies import ConsumerDeadLetterPolicy, DeadLetterProducerContext
 from pulsar_ray.client.options.producer_options import ProducerOptions
@@ -84,8 +84,8 @@ class LetterProducers:
         self._start_empty()
 
     def _start_empty(self) -> None:
-        self._opening = threading.Lock()
-        """Held while a producer is opened, which may take a while."""
+        self._opening: defaultdict[tuple[bool, str], threading.Lock] = defaultdict(threading.Lock)
+        """Each is held while that producer is opened, which may take a while."""
         self._lock = threading.Lock()
         self._open: dict[tuple[bool, str], LentProducer] = {}
         self._is_looked_after = False
@@ -126,7 +126,9 @@ class LetterProducers:
         """Take a producer as `take` does, opened if it is not; blocks."""
         # Without a lock: a customizer is the application's code, and may close the consumer.
         options = self._options(source, is_dead=is_dead)
-        with self._opening:
+        with self._lock:
+            opening = self._opening[is_dead, source]
+        with opening:
             if (known := self.take(source, is_dead=is_dead)) is not None:
                 return known
             if is_dead:
@@ -221,9 +223,14 @@ class LetterProducers:
 
     def close(self) -> None:
         """Close all; later calls open them again."""
-        with self._opening, self._lock:
-            closing = [each.producer for each in self._open.values()]
-            self._open = {}
+        with self._lock:
+            opening = list(self._opening.values())
+        with ExitStack() as stack:
+            for lock in opening:
+                stack.enter_context(lock)
+            with self._lock:
+                closing = [each.producer for each in self._open.values()]
+                self._open = {}
         _close(closing)
 
 
@@ -235,29 +242,3 @@ def _close(producers: list[Producer]) -> None:
     for producer in producers:
         with suppress(PulsarException):
             producer.close()
-
-
-def send_columns(producer: Producer, columns: LetterColumns) -> None:
-    """Send many copies and wait until all are durable.
-
-    They go one by one if a customizer gave the producer a `message_router`, or if some go in chunks.
-    """
-    if not (producer.is_routed_by_hand or any(map(producer.is_chunked, columns.values))):
-        producer.send_many(
-            columns.values,
-            partition_keys=columns.keys,
-            ordering_keys=columns.ordering_keys,
-            properties=columns.properties,
-            event_timestamps=columns.event_times,
-        )
-        return
-    for row, value in enumerate(columns.values):
-        of_row: list[Any] = [None if column is None else column[row] for column in columns[1:]]
-        key, ordering_key, properties, event_time = of_row
-        producer.send(
-            value,
-            properties=properties,
-            partition_key=key,
-            ordering_key=ordering_key,
-            event_timestamp=event_time,
-        )

@@ -19,7 +19,7 @@ RECONSUMETIMES = "RECONSUMETIMES"
 DELAY_TIME = "DELAY_TIME"
 UNREADABLE_BLOCK = "UNREADABLE_BLOCK"
 """Why a letter's value is a stored block: it could not be decoded (ADR 0092)."""
-LETTER_PROPERTIES = (REAL_TOPIC, ORIGIN_MESSAGE_ID, RECONSUMETIMES, DELAY_TIME)
+LETTER_PROPERTIES = (REAL_TOPIC, ORIGIN_MESSAGE_ID, RECONSUMETIMES, DELAY_TIME, UNREADABLE_BLOCK)
 """The properties that a copy has beside those of its message."""
 USER_PREFIX = "USER_"
 """A copy's prefix to its message's own properties of these names.

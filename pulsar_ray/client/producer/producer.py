@@ -119,6 +119,11 @@ class Producer(LazyHandle):
         return self._partitions[0].queue.is_chunked(value)
 
     @property
+    def max_message_size(self) -> int:
+        """The size in bytes that each of its partitions takes in one block."""
+        return min(partition.queue.max_message_size for partition in self._partitions)
+
+    @property
     def is_routed_by_hand(self) -> bool:
         """Whether a `message_router` chooses each message's partition."""
         return self._options.message_router is not None

@@ -85,8 +85,9 @@ def reach_of(request: Acknowledge) -> tuple[int, int]:
     if request.ranges:
         ledger_id, _, last = request.ranges[-1]
         reach = ledger_id, last
-    if request.batch_rows:
-        reach = max(reach, request.batch_rows[-1][:2])
+    for rows in (request.batch_rows, request.moved_rows):
+        if rows:
+            reach = max(reach, rows[-1][:2])
     if request.cumulative is not None:
         reach = max(reach, request.cumulative[:2])
     for ledger_id, origin, data in request.entry_bits:

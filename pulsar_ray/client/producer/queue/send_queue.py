@@ -32,7 +32,7 @@ from pulsar_ray.client.producer.queue.send_room import MAX_UNCONFIRMED_BYTES, Se
 from pulsar_ray.client.producer.queue.stored_sequence import StoredSequence
 from pulsar_ray.client.producer.routing import BatchTurnsRouter
 from pulsar_ray.errors import ForkedClient, MessageTooBig, PulsarException, WrongNode
-from pulsar_ray.format.block import MAX_ROWS, check_block_size
+from pulsar_ray.format.block import MAX_MESSAGE_SIZE, MAX_ROWS, check_block_size
 from pulsar_ray.format.delivery_times import check_delay
 from pulsar_ray.format.table import MAX_BATCH_BYTES
 from pulsar_ray.session.requests import ProducerOpened
@@ -444,6 +444,11 @@ class SendQueue:
     def room_left(self) -> int:
         """How many messages the queue takes without waiting."""
         return self._admission.room_left
+
+    @property
+    def max_message_size(self) -> int:
+        """The size in bytes that the partition takes in one block."""
+        return MAX_MESSAGE_SIZE if self._opened is None else self._opened.max_message_size
 
     def check_size(self, payload_bytes: int) -> None:
         """Refuse a payload above the size that the partition takes.
