@@ -169,10 +169,11 @@ def _refusal(magic: int, flags: int, fields_length: int, total: int, max_packet_
 
 
 def _decode_fields(data: Buffer) -> tuple[Any, ...]:
+    # Each item takes a byte at least: three bytes that claim 65,535 would get as many places, again and again
+    # inside of each other, and that before a token is looked at.
+    most = min(MAX_FIELDS_ITEMS, len(data))
     try:
-        fields = msgpack.unpackb(
-            data, use_list=False, max_array_len=MAX_FIELDS_ITEMS, max_map_len=MAX_FIELDS_ITEMS
-        )
+        fields = msgpack.unpackb(data, use_list=False, max_array_len=most, max_map_len=most)
     # msgpack raises subclasses of ValueError, and RecursionError or MemoryError for hostile nesting.
     except (ValueError, TypeError, RecursionError, MemoryError) as error:
         raise ProtocolError(f"packet fields are no msgpack array: {type(error).__name__} {error}") from None

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 from typing import Any
 
 import msgpack
@@ -10,7 +11,10 @@ from hypothesis import strategies as st
 
 from pulsar_ray.errors import ProtocolError
 from pulsar_ray.session.packet import (
+    HEADER,
     HEADER_BYTES,
+    HELLO,
+    MAGIC,
     MAX_FIELDS_BYTES,
     MAX_PACKET_BYTES,
     OWN_BUFFER_BYTES,
@@ -215,3 +219,16 @@ def test_too_large_a_packet_is_not_encoded() -> None:
         encode_packet(20, (), [bytes(MAX_PACKET_BYTES)])
     with pytest.raises(ProtocolError):
         encode_packet(20, (bytes(MAX_FIELDS_BYTES),))
+
+
+def test_arrays_get_no_more_places_than_there_are_bytes() -> None:
+    """Three kilobytes that claim 65,535 items a thousand times, inside of each other."""
+    fields = b"\xdc\xff\xff" * 1000
+    data = HEADER.pack(MAGIC, HELLO, 0, len(fields), 0) + fields
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProtocolError):
+            decode_packet(data)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
