@@ -17,6 +17,7 @@ from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.cli.watching.progress import ShownProgress, progress
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import ConnectError, DataDirectoryInUse, NotAllowedError, WrongNode
+from pulsar_ray.launch.broker_token import token_file
 from pulsar_ray.launch.connect import join_ray
 from pulsar_ray.launch.embedded import EmbeddedRecord, read_record, stop_embedded
 from pulsar_ray.launch.start import start_broker, stop_broker
@@ -97,6 +98,8 @@ def _how_to_connect(data_dir: str, record: EmbeddedRecord) -> list[str]:
         f"Ray            {record.address}",
         f"dashboard      {record.dashboard_url}",
     ]
+    if (token := token_file(record.address)) is not None:
+        lines.append(f"token          {token}")
     return [*lines, f"warning        {record.open_to}"] if record.open_to else lines
 
 

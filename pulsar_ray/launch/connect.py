@@ -21,6 +21,7 @@ import ray
 from pulsar_ray.closed_places import is_trusted_user
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import ConnectError, ForkedClient
+from pulsar_ray.launch.broker_token import take_token
 from pulsar_ray.launch.embedded import ClientMark, EmbeddedRecord, join_embedded, read_record
 from pulsar_ray.launch.joined_ray import has_auth_token, reaching, share_auth_mode
 from pulsar_ray.launch.listeners import Listener, split_address, takers, takers_on_loopback
@@ -239,6 +240,7 @@ def _init(address: str) -> None:
             _check_joined(address)  # another thread may have joined meanwhile
             return
         _check_answers(address)
+        take_token(address)
         try:
             with _outliving_its_cluster(), reaching(address):
                 ray.init(

@@ -20,20 +20,17 @@ import ray
 from pulsar_ray.closed_places import make_closed_directory
 from pulsar_ray.errors import ConnectError
 from pulsar_ray.lane.user_directory import user_directory
+from pulsar_ray.launch.broker_token import forget_token, leave_token, make_token
 from pulsar_ray.launch.ended_ray_sessions import clear_ended_sessions
 from pulsar_ray.launch.joined_ray import (
     LOOPBACK_VARIABLE,
-    has_auth_token,
     keep_to_loopback,
     knows_tokens,
     share_auth_mode,
 )
 from pulsar_ray.launch.ray_output import quiet_ray_output, ray_was_joined
-from pulsar_ray.ledger.disk import make_closed
 from pulsar_ray.transport.actor_names import NAMESPACE
 from pulsar_ray.transport.ray_calls import RAY_CALLS
-
-logger = logging.getLogger(__name__)
 
 _END_S = 5.0
 _OTHERS_READ_OR_WRITE = stat.S_IRGRP | stat.S_IROTH | stat.S_IWGRP | stat.S_IWOTH
@@ -45,10 +42,10 @@ def start_ray() -> tuple[str, str]:
 
     It is kept apart from the cluster that `ray start` began.
 
-    It listens on the loopback interface alone, and asks for a token where Ray knows tokens and RAY_AUTH_MODE
-    does not say otherwise: whoever may talk to it runs code as this user. A directory of its own keeps
-    `ray.init("auto")` of other programs from landing here. Raises ConnectError if Ray does not come up,
-    UntrustedPath if another user has taken the directory.
+    It listens on the loopback interface alone, and asks for a token of its own where Ray knows tokens and
+    RAY_AUTH_MODE does not say otherwise: whoever may talk to it runs code as this user. A directory of its
+    own keeps `ray.init("auto")` of other programs from landing here. Raises ConnectError if Ray does not come
+    up, UntrustedPath if another user has taken the directory.
     """
     # Ray lets everybody write in its directories, so they have to lie in one that nobody else can enter.
     make_closed_directory(user_directory())
@@ -76,7 +73,9 @@ def start_ray() -> tuple[str, str]:
                 f"or see the logs below {ray_directory()}"
             ) from None
     ray_was_joined()
-    return context.address_info["gcs_address"], f"http://{context.dashboard_url}"
+    address = str(context.address_info["gcs_address"])
+    leave_token(address)
+    return address, f"http://{context.dashboard_url}"
 
 
 def _came_late(error: Exception) -> bool:
@@ -106,30 +105,12 @@ def _close_doors() -> None:
     keep_to_loopback()
     if knows_tokens() and "RAY_AUTH_MODE" not in os.environ:
         share_auth_mode("token")
-    if os.environ.get("RAY_AUTH_MODE") == "token" and not has_auth_token():
-        _make_room_for_token()
-    if path := open_token_file():
-        logger.warning("other users may read or change %s, the token for Ray: `chmod 600` it", path)
+    if knows_tokens() and os.environ.get("RAY_AUTH_MODE", "").lower() == "token":
+        make_token()
 
 
 def _token_file() -> Path:
     return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token").absolute()
-
-
-def _make_room_for_token() -> None:
-    """Make the directory where Ray is about to keep its new token.
-
-    Ray leaves that to the umask, and another user might exchange the token. Raises ConnectError where nothing
-    can be written.
-    """
-    directory = _token_file().parent
-    with contextlib.suppress(OSError):
-        make_closed(directory)
-    if not os.access(directory, os.W_OK | os.X_OK):
-        raise ConnectError(
-            f"Ray cannot keep its token in {directory}: set RAY_AUTH_TOKEN_PATH to a file in a directory of "
-            "this user's, for the broker and all its clients"
-        )
 
 
 def open_token_file() -> str:
@@ -172,9 +153,11 @@ def stop_ray() -> None:
     node: Any = ray._private.worker._global_node
     processes = [process for _, process in node.live_processes()] if node is not None else []
     session = Path(node.get_session_dir_path()) if node is not None else None
+    address = node.gcs_address if node is not None else ""
     with RAY_CALLS.kept_out():
         ray.shutdown()
     for process in processes:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_END_S)
+    forget_token(address)
     clear_ended_sessions(Path(ray_directory()), session)

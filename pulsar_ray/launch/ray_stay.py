@@ -15,6 +15,7 @@ import weakref
 from pathlib import Path
 
 from pulsar_ray.errors import BrokerGone, ConnectError, PulsarException
+from pulsar_ray.launch.broker_token import give_token_back
 from pulsar_ray.launch.embedded import ClientMark, EmbeddedRecord, read_record
 from pulsar_ray.launch.joined_ray import leave_ray
 from pulsar_ray.transport.ray_cluster import RayCluster
@@ -91,7 +92,9 @@ class RayStay:
                 cluster.gone(error)
 
     def _leave(self) -> None:
-        if not leave_ray(LEAVE_TIMEOUT_S):
+        if leave_ray(LEAVE_TIMEOUT_S):
+            give_token_back()
+        else:
             raise ConnectError(
                 f"the embedded broker of {self._data_dir} has ended, and this process cannot leave its Ray: "
                 "a thread of the program is inside Ray"

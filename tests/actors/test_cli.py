@@ -69,7 +69,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[CommandLi
     command_line = CommandLine(tmp_path_factory.mktemp("cli") / "data")
     process = command_line.start("standalone")
     assert process.stdout is not None
-    printed = [process.stdout.readline().rstrip() for _ in range(5)]
+    printed = [process.stdout.readline().rstrip() for _ in range(6 if knows_tokens() else 5)]
     if not printed[-1]:
         # Its output has ended, and so will it.
         _, said = process.communicate(timeout=TIMEOUT_S)
@@ -125,6 +125,7 @@ def test_standalone_says_where_it_stores_and_how_to_connect(broker: tuple[Comman
             "--data-dir",
             record.address,
             record.dashboard_url,
+            *(["token-"] if knows_tokens() else []),
         ),
         strict=True,
     ):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import stat
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +11,6 @@ from typing import Any
 import pytest
 import ray
 
-from pulsar_ray.errors import ConnectError
 from pulsar_ray.launch import joined_ray, own_ray
 from pulsar_ray.launch.joined_ray import reaching
 from pulsar_ray.launch.own_ray import open_token_file, start_ray
@@ -49,8 +46,11 @@ def test_an_embedded_ray_keeps_to_loopback_and_asks_for_a_token(
         monkeypatch.delenv("RAY_AUTH_MODE")
     monkeypatch.setattr(own_ray, "knows_tokens", lambda: is_known)
     monkeypatch.setattr(own_ray, "share_auth_mode", share)
+    made: list[str] = []
+    monkeypatch.setattr(own_ray, "make_token", lambda: made.append("token"))
     start_ray()
     (environment,) = started
+    assert made == (["token"] if environment.get("RAY_AUTH_MODE") == "token" else [])
     assert environment["outward"] is False
     assert environment[joined_ray.LOOPBACK_VARIABLE] == "0"
     assert environment.get("RAY_AUTH_MODE") == (mode or ("token" if is_known else None))
@@ -83,34 +83,3 @@ def test_a_token_that_others_may_read_is_found(
         monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
         monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(path))
         assert open_token_file() == (str(path) if is_open else "")
-
-
-@pytest.fixture
-def wide_umask() -> Iterator[None]:
-    """Let everybody write to whatever is made without a mode."""
-    before = os.umask(0)
-    yield
-    os.umask(before)
-
-
-@pytest.mark.usefixtures("started", "wide_umask")
-def test_nobody_else_can_exchange_the_token_that_ray_makes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    monkeypatch.delenv("RAY_AUTH_TOKEN_PATH", raising=False)
-    monkeypatch.setattr(own_ray, "has_auth_token", lambda: False)
-    start_ray()
-    assert stat.S_IMODE((tmp_path / ".ray").stat().st_mode) == 0o700
-
-
-@pytest.mark.usefixtures("started")
-def test_a_home_that_takes_no_token_is_named_with_the_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "file" / "token"))
-    monkeypatch.setattr(own_ray, "has_auth_token", lambda: False)
-    with pytest.raises(ConnectError, match=f"keep its token in {tmp_path / 'file'}: set RAY_AUTH_TOKEN_PATH"):
-        start_ray()
