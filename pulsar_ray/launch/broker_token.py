@@ -1,4 +1,6 @@
-"""The token that the Ray of an embedded broker asks for: its own, and worth nothing once it has ended.
+"""Gives the Ray of each embedded broker a token of its own.
+
+It is worth nothing once that Ray has ended.
 
 Processes of Ray send their token in the clear to whoever listens on a port that they know. When a broker ends
 before its clients, another user may take such a port, and is sent the token. A token of the user's, which
@@ -27,7 +29,7 @@ _PREFIX = "token-"
 
 
 class _Taken:
-    """The variable as it was before this process took a broker's token, if it has one now."""
+    """Keeps the variable as it was before this process took a broker's token."""
 
     def __init__(self) -> None:
         self.is_ours = False
@@ -50,14 +52,17 @@ def token_file(address: str) -> Path | None:
 
 
 def make_token() -> None:
-    """Make a token for the Ray that this process starts next, whatever token its user has."""
+    """Make a token for the Ray that this process starts next.
+
+    Whatever token its user has is left alone.
+    """
     _put(secrets.token_hex(32))
 
 
 def leave_token(address: str) -> None:
-    """Leave the token for the clients of the Ray at host:port, and remove those of brokers that are gone.
+    """Leave the token for the clients of the Ray at host:port.
 
-    Raises UntrustedPath, OSError.
+    Those of brokers that are gone are removed. Raises UntrustedPath, OSError.
     """
     parts = split_address(address)
     if parts is None or not _TAKEN.is_ours:
