@@ -520,10 +520,13 @@ _OF_A_PLACE = (ConsumerBusy, ConsumerAssignError, ProducerBusy, ProducerFenced, 
 
 
 def text_naming(error: PulsarException, topic: str, subscription: str = "") -> str:
-    """Return an error's text, a refusal's with the topic in front.
+    """Return an error's text, a refusal's with topic and subscription in front.
 
     Clients open producers and consumers of many topics by one call, and have to know which one refused.
     """
-    if not isinstance(error, _OF_A_PLACE) or topic in error.text:
+    if not isinstance(error, _OF_A_PLACE):
         return error.text
-    return f"{topic}{f', subscription {subscription!r}' if subscription else ''}: {error.text}"
+    names: tuple[str, ...] = () if topic in error.text else (topic,)
+    if subscription and repr(subscription) not in error.text:
+        names = (*names, f"subscription {subscription!r}")
+    return f"{', '.join(names)}: {error.text}" if names else error.text

@@ -17,7 +17,7 @@ settings.load_profile("default")
 # They start whole brokers or clusters, on machines that may be busy for minutes. A third failure counts;
 # those before are shown as reruns, with their tracebacks. Nothing below them is tried again, and no broken
 # promise is.
-_TRIED_AGAIN = {"actors", "docs", "faults", "nodes", "spark"}
+_TRIED_AGAIN = {"actors", "conformance", "docs", "faults", "nodes", "spark"}
 # All of it is left to `make test-all`; elsewhere a test says so itself.
 _LONG = {"nodes"}
 # What shares one Ray runs in one process, where tests are divided among several (`--dist loadgroup`).

@@ -52,8 +52,9 @@ def test_another_key_shared_mode(broker: Broker, client: Client) -> None:
 def test_a_consumer_too_many(make_broker: Callable[..., Broker], limit: str) -> None:
     broker = make_broker(**{limit: 1})
     broker.client().subscribe("full", "s", ConsumerType.Shared)
-    with pytest.raises(ConsumerBusy, match=rf"{full('full')}, subscription 's': .*policy max_consumers"):
+    with pytest.raises(ConsumerBusy, match=r"subscription 's'.*policy max_consumers") as refused:
         broker.client().subscribe(["free", "full"], "s", ConsumerType.Shared)
+    assert full("full") in str(refused.value)
 
 
 def test_a_producer_name_that_is_taken(broker: Broker, client: Client) -> None:
