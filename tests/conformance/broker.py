@@ -17,7 +17,7 @@ from pulsar_ray.client.received.message import Message
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import Moved
 from pulsar_ray.format.payload import DecodedBlock, decode_block
-from pulsar_ray.ledger.reader import SegmentReader
+from pulsar_ray.ledger.reader import SegmentGone, SegmentReader
 from pulsar_ray.model.enums import InitialPosition
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.testing.lossy_tunnel import LOSSY, PERFECT
@@ -185,7 +185,14 @@ class Broker:
         for ledger_id, _, path, _, end, _ in log["segments"]:
             if ledger_id < log["first"][0]:  # it is being deleted just now
                 continue
-            with SegmentReader(Path(path)) as reader:
+            try:
+                opened = SegmentReader(Path(path))
+            except SegmentGone:
+                # Deleted since the log was described: the first ledger is another by now.
+                if ledger_id >= self.first_stored(topic)[0]:
+                    raise
+                continue
+            with opened as reader:
                 for offset, frame in reader.read_frames(4096, end, 1 << 30):
                     at, entry = offset + frame.header_length, frame.first_entry_id
                     for length, entries, _ in frame.blocks:
