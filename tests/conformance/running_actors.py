@@ -23,6 +23,7 @@ NEED_RUNNING_ACTORS: dict[str, tuple[str, ...]] = {
     ),
     # Its dispatcher forgets what it has in memory whenever it sleeps.
     "test_reading_again": (ALL,),
+    "test_refused_administration": ("test_a_refused_subscribe_undoes_a_registration_whose_answer_was_lost",),
     "test_topics": ("test_a_topic_in_use_is_deleted_by_force_alone",),
     "test_chunks": ("test_chunks_show_in_the_stats",),
     "test_known_pitfalls": ("test_unacknowledged_messages_of_a_batch_are_counted_down_to_none",),

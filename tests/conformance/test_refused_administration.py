@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from pulsar_ray.broker.subscription.log.partition_link import PartitionLink
 from pulsar_ray.client.client import Client
 from pulsar_ray.errors import (
     BrokerMetadataError,
     ConsumerBusy,
     NotAllowedError,
     PulsarException,
+    SessionLost,
     WrongNode,
 )
 from pulsar_ray.model.enums import ConsumerType
@@ -178,6 +180,43 @@ def test_a_refused_subscribe_leaves_no_subscription_behind(
     holder.close()
     SUBSCRIBES[kind, form](broker, whole, [first, third, second])
     assert topics.subscriptions(first) == ["s"]
+
+
+@pytest.fixture
+def lost_registrations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The subscriptions of which dispatchers have not heard, the first time, that they are registered."""
+    lost: list[str] = []
+    call_once = PartitionLink.call_once
+
+    async def lose_first(link: PartitionLink, method: str, arguments: dict[str, Any]) -> Any:
+        answer = await call_once(link, method, arguments)
+        if method == "register_subscription" and (where := f"{link._topic} {arguments['name']}") not in lost:
+            lost.append(where)
+            raise SessionLost("the answer was lost")
+        return answer
+
+    monkeypatch.setattr(PartitionLink, "call_once", lose_first)
+    return lost
+
+
+def test_a_refused_subscribe_undoes_a_registration_whose_answer_was_lost(
+    broker: Broker, client: Client, lost_registrations: list[str]
+) -> None:
+    first, second = sorted(broker.topic() for _ in range(2))
+    holder = client.subscribe(second, "s")
+    with pytest.raises(ConsumerBusy):
+        subscribe(broker, [first, second])
+    assert f"{first} s" in lost_registrations
+    topics = broker.admin().topics
+    assert topics.subscriptions(first) == []
+    # What an administrator has made stays, whoever registers it then.
+    topics.create_subscription(first, "s")
+    lost_registrations.clear()
+    with pytest.raises(ConsumerBusy):
+        subscribe(broker, [first, second])
+    assert f"{first} s" in lost_registrations
+    assert topics.subscriptions(first) == ["s"]
+    holder.close()
 
 
 def test_a_refused_subscribe_keeps_a_new_subscription_that_others_use(broker: Broker, client: Client) -> None:

@@ -30,6 +30,8 @@ from pulsar_ray.model.system_topics import is_system_topic
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.session.control_calls import PARTITION_CALLS, check_call
 
+MOST_CREATORS = 256
+"""Of the subscriptions that were registered last."""
 MOST_LEASES = 10_000
 """Of a partition, not expired; a bulk read takes one of each."""
 
@@ -62,11 +64,16 @@ class PartitionCalls:
         self._disk = disk
         self._clock = clock
         self._changing_properties = asyncio.Lock()
+        self._creators: dict[int, str] = {}
+        """The client ids of those that have registered subscriptions since this partition started."""
 
-    async def call(self, name: str, arguments: dict[str, Any]) -> Any:
-        """Answer a call by its name. Raises InvalidConfiguration for one that there is not."""
+    async def call(self, name: str, arguments: dict[str, Any], client_id: str = "") -> Any:
+        """Answer a call by its name. Raises InvalidConfiguration for one that there is not.
+
+        `client_id` is that of the session; "" for an administrator's call over the actor handle.
+        """
         methods: dict[str, Callable[..., Awaitable[Any]]] = {
-            "register_subscription": self.register_subscription,
+            "register_subscription": partial(self.register_subscription, client_id),
             "check_new_subscription": self.check_new_subscription,
             "set_subscription_properties": self.set_subscription_properties,
             "remove_subscription": self.remove_subscription,
@@ -92,6 +99,7 @@ class PartitionCalls:
 
     async def register_subscription(
         self,
+        client_id: str,
         name: str,
         durable: bool,
         initial: str | Sequence[int],
@@ -101,11 +109,11 @@ class PartitionCalls:
         """Register a subscription durably, and return its number and hold.
 
         One that exists is returned as it is. `initial` is "earliest", "latest" or the [ledger id, entry id]
-        of its first message. Raises SubscriptionNotFound unless `create`, NotAllowedError if the topic may
+        of its first message. The answer says whether this client has created it, now or when it asked before
+        and lost the answer. Raises SubscriptionNotFound unless `create`, NotAllowedError if the topic may
         have no more subscriptions, or InvalidConfiguration for the name of a new one.
         """
         existing = self._ledger.changes.find_subscription(name, durable)
-        is_new = existing is None
         if existing is None:
             if not create:
                 raise SubscriptionNotFound(
@@ -123,6 +131,8 @@ class PartitionCalls:
             else:
                 start = initial
             change = self._ledger.changes.register(name, durable, start, properties)
+            # Before it is durable: whoever asks meanwhile joins this registration.
+            self._note_creator(change.result.number, client_id)
             await self._writer.durable(change)
             existing = self._ledger.changes.find_subscription(name, durable)
             assert existing is not None
@@ -133,8 +143,13 @@ class PartitionCalls:
             "directory": str(self._ledger.directory),
             "properties": existing.properties,
             "epoch": self._ledger.epoch,
-            "created": is_new,
+            "created": client_id != "" and self._creators.get(existing.number) == client_id,
         }
+
+    def _note_creator(self, number: int, client_id: str) -> None:
+        self._creators.setdefault(number, client_id)
+        if len(self._creators) > MOST_CREATORS:
+            del self._creators[next(iter(self._creators))]
 
     async def check_new_subscription(self, name: str) -> None:
         """Raise NotAllowedError if the subscription exists, or the topic may have no more of them."""

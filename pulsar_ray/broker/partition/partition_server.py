@@ -250,7 +250,9 @@ class PartitionServer:
                 session, request.request_id, self._attendance.call, session, method, arguments
             )
         else:
-            self._host.answer_call(session, request.request_id, self.call, method, arguments)
+            self._host.answer_call(
+                session, request.request_id, self.call, method, arguments, session.client_id
+            )
 
     def _close_endpoint(self, session: Session, endpoint_id: int) -> None:
         endpoint = session.endpoints.get(endpoint_id)
@@ -357,7 +359,7 @@ class PartitionServer:
 
     # --- calls, stats, closing --------------------------------------------------------------------
 
-    async def call(self, name: str, arguments: dict[str, Any]) -> Any:
+    async def call(self, name: str, arguments: dict[str, Any], client_id: str = "") -> Any:
         """Answer a control call (see `PartitionCalls`) over a session or the actor handle."""
         # The answer must come behind the commits that followers have not been sent yet.
         self.followers.send_held()
@@ -365,7 +367,7 @@ class PartitionServer:
             self._use.count_request()
         self._calls_under_way += 1
         try:
-            answer = await self.calls.call(name, arguments)
+            answer = await self.calls.call(name, arguments, client_id)
             if name == "register_subscription":
                 self._deletions.is_used(answer["number"])
             return answer
