@@ -4,6 +4,8 @@ One crash makes two groups of suspects of all messages that were handed over, wh
 that have nothing else in hand. The crash of such a consumer is explained by the part of its group that it
 had in hand: that is halved again, and all others of the same origin are suspect no more. A message that was
 tried alone has failed.
+
+A report tells the least that was handed over: the last ones may have ended with the process that sent them.
 """
 
 from __future__ import annotations
@@ -50,16 +52,20 @@ class Blame:
         if handed_over is not None:
             consumer.handed_over = handed_over
         handed = self._handed(consumer, is_known=handed_over is not None)
+        untold: Handed = []
         if tried := [(delivery, rows) for delivery, rows in handed if delivery.group is not None]:
             handed = tried
             origins = {delivery.group.origin for delivery, _ in tried if delivery.group is not None}
+            if handed_over is None:
+                untold = _not_among(dict(tried), consumer, origins)
             for group in self._blocks.suspects:
                 if group.origin in origins:
                     self._blocks.release(group)
         count = sum(rows.bit_count() for _, rows in handed)
-        failed = dict(handed) if count == 1 else {}
-        groups = self._groups(handed, count)
-        crash = Crash(consumer.unacked, count, _message(*handed[0]) if count == 1 else "")
+        is_found = count == 1 and not untold
+        failed = dict(handed) if is_found else {}
+        groups = self._groups(handed, count, untold)
+        crash = Crash(consumer.unacked, count, _message(*handed[0]) if is_found else "")
         for delivery in tuple(consumer.deliveries):
             suspects = groups.get(delivery, [])
             if delivery.group is not None:
@@ -88,8 +94,10 @@ class Blame:
             group.unexplained += 1
         return handed
 
-    def _groups(self, handed: Handed, count: int) -> dict[Delivery, list[tuple[RowSet, SuspectGroup]]]:
-        """Make groups of halves, or of a message alone.
+    def _groups(
+        self, handed: Handed, count: int, untold: Handed
+    ) -> dict[Delivery, list[tuple[RowSet, SuspectGroup]]]:
+        """Make groups of halves, or of a message alone, and one of what may have been handed over as well.
 
         Returns each delivery's rows in them.
         """
@@ -106,13 +114,23 @@ class Blame:
                 second.append((delivery, rows & ~part))
         groups: dict[Delivery, list[tuple[RowSet, SuspectGroup]]] = {}
         origin = None
-        for half in (first, second):
-            if half:
-                group = self._blocks.suspects.begin(_members(half), origin)
+        for part_of in (first, second, untold):
+            if part_of:
+                group = self._blocks.suspects.begin(_members(part_of), origin)
                 origin = group.origin
-                for delivery, rows in half:
+                for delivery, rows in part_of:
                     groups.setdefault(delivery, []).append((rows, group))
         return groups
+
+
+def _not_among(told: dict[Delivery, RowSet], consumer: Consumer, origins: set[int]) -> Handed:
+    """The rows of these origins that a consumer was granted, without those that it told of."""
+    left = [
+        (delivery, delivery.rows & ~told.get(delivery, 0))
+        for delivery in consumer.deliveries
+        if delivery.group is not None and delivery.group.origin in origins
+    ]
+    return [(delivery, rows) for delivery, rows in left if rows]
 
 
 def _message(delivery: Delivery, rows: RowSet) -> str:

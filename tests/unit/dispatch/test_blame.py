@@ -59,6 +59,8 @@ class Lab:
         self.type = consumer_type
         self.is_known = self.random.random() < 0.7
         """Whether the dispatcher can see how much a process had handed over when it ended."""
+        self.loses_reports = not self.is_known and self.random.random() < 0.5
+        """Whether reports that were just sent die with their process."""
         self.at_once = self.random.choice([1, 1, 7, 30])
         self.window = self.random.choice([1, 20, 50])
         self.many = 1 if consumer_type is ConsumerType.Exclusive else self.random.randint(1, 3)
@@ -137,6 +139,7 @@ class Lab:
     def work(self, process: Process) -> None:
         """One step: take messages in hand, and when there are enough or no more come, work on them."""
         before = len(process.in_hand)
+        is_lost = False
         while process.queue and len(process.in_hand) < process.at_once:
             message, failed, is_suspect = process.queue.popleft()
             process.handed_over += 1
@@ -144,7 +147,9 @@ class Lab:
                 assert process.last < message, f"{message} behind {process.last}"
                 process.last = message
             if is_suspect and not self.is_known:
-                self.report(process)
+                is_lost = is_lost or (self.loses_reports and self.random.random() < 0.2)
+                if not is_lost:
+                    self.report(process)
             if failed > LIMIT:
                 self.moved.add(message)
                 self._acknowledge(process, [message])
@@ -334,6 +339,40 @@ def test_a_consumer_that_leaves_or_fails_a_suspect_clears_nobody_else() -> None:
     rig.dispatcher.acknowledge(3, [(1, 0, 0)])
     (suspect,) = rig.grants()
     assert (suspect.rows, suspect.is_suspect, suspect.redelivery_count) == (((1, 2),), True, 0)
+
+
+def test_a_report_of_some_suspects_blames_none_of_those_that_it_may_not_tell_of() -> None:
+    """What a process took in hand last before it ended it may not have told any more."""
+    rig = Rig([8])
+    rig.add(1, credit=8)
+    rig.grants()
+    rig.dispatcher.remove_consumer(1, Departure.CRASHED)
+    rig.add(2, credit=100)
+    (half,) = rig.grants()
+    assert half.rows == ((0, 4),)
+    rig.dispatcher.set_credit(2, 100, half.number, handed_over=1)
+    crash = rig.dispatcher.remove_consumer(2, Departure.CRASHED)
+    assert crash == Crash(held=4, handed_over=1, failed="")
+    rig.add(3, credit=100)
+    (cleared,) = rig.grants()
+    assert (cleared.rows, cleared.is_suspect) == (((4, 8),), False)
+    rig.dispatcher.acknowledge(3, [(1, 4, 7)])
+    (told,) = rig.grants()
+    assert (told.rows, told.is_suspect, told.redelivery_count) == (((0, 1),), True, 0)
+    rig.dispatcher.acknowledge(3, [(1, 0, 0)])
+    (untold,) = rig.grants()
+    assert (untold.rows, untold.is_suspect, untold.redelivery_count) == (((1, 4),), True, 0)
+
+
+def test_a_suspect_that_was_granted_alone_and_reported_has_failed() -> None:
+    rig = Rig([2])
+    rig.add(1, credit=2)
+    rig.grants()
+    rig.dispatcher.remove_consumer(1, Departure.CRASHED)
+    rig.add(2, credit=1)
+    (alone,) = rig.grants()
+    rig.dispatcher.set_credit(2, 1, alone.number, handed_over=1)
+    assert rig.dispatcher.remove_consumer(2, Departure.CRASHED) == Crash(1, 1, "1:0")
 
 
 def test_suspects_that_were_granted_and_not_handed_over_stay_suspect_unblamed() -> None:
