@@ -151,7 +151,8 @@ def test_handles_work_in_tasks_and_actors(client: Client, topic: str) -> None:
 
 
 def test_an_exclusive_consumer_that_was_pickled_finds_its_place_taken(client: Client, topic: str) -> None:
-    refused: Any = Counting.remote(client.subscribe(topic, "x"))  # type: ignore[attr-defined]
+    holder = client.subscribe(topic, "x")
+    refused: Any = Counting.remote(holder)  # type: ignore[attr-defined]
     with pytest.raises(ConsumerBusy):
         ray.get(refused.values.remote(1), timeout=WAIT_S)
     ray.kill(refused)

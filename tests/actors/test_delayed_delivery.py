@@ -32,6 +32,8 @@ def test_delayed_messages_survive_their_tracker_and_their_dispatcher(
             return found
 
         wait_until(lambda: delayed() == 101, what="all wait")
+        why_blocked = admin.topics.why_blocked
+        wait_until(lambda: why_blocked(topic, "s")["delayedDueInMs"] is not None, what="the tracker has them")
         tracker = tracker_name(topic, "s")
         broker.kill(tracker)
         broker.kill(dispatcher_actor(topic, "s"))
