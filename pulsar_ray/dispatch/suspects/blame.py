@@ -97,7 +97,7 @@ class Blame:
     def _groups(
         self, handed: Handed, count: int, untold: Handed
     ) -> dict[Delivery, list[tuple[RowSet, SuspectGroup]]]:
-        """Make groups of halves, or of a message alone, and one of what may have been handed over as well.
+        """Make groups of halves, or of a message alone, and one of what was not told.
 
         Returns each delivery's rows in them.
         """
@@ -124,7 +124,7 @@ class Blame:
 
 
 def _not_among(told: dict[Delivery, RowSet], consumer: Consumer, origins: set[int]) -> Handed:
-    """The rows of these origins that a consumer was granted, without those that it told of."""
+    """Return the rows of these origins that a consumer has and did not tell of."""
     left = [
         (delivery, delivery.rows & ~told.get(delivery, 0))
         for delivery in consumer.deliveries
