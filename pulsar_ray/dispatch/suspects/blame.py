@@ -97,7 +97,7 @@ class Blame:
     def _groups(
         self, handed: Handed, count: int, untold: Handed
     ) -> dict[Delivery, list[tuple[RowSet, SuspectGroup]]]:
-        """Make groups of halves, or of a message alone, and one of what was not told.
+        """Make groups of halves, or of a message alone, and one of the untold.
 
         Returns each delivery's rows in them.
         """
