@@ -172,7 +172,7 @@ class Load:
         producer = self._client.create_producer("orders")
         ticks = "non-persistent://public/default/ticks"
         # Nobody takes its messages out, so that most have no room.
-        self._client.subscribe(ticks, "full", receiver_queue_size=1)
+        self._full = self._client.subscribe(ticks, "full", receiver_queue_size=1)
         passing = self._client.create_producer(ticks)
         number = 0
         while not self._is_ended.wait(0.05):

@@ -121,7 +121,7 @@ def test_scripts_get_one_document(broker: Broker) -> None:
     with Admin(broker.address) as admin:
         admin.topics.create_topic(topic)
     producer = broker.client().create_producer(topic)
-    broker.client().subscribe(topic, "s", initial_position=InitialPosition.Earliest)
+    consumer = broker.client().subscribe(topic, "s", initial_position=InitialPosition.Earliest)
     producer.send(b"x")
     with Admin(broker.address) as admin:
         wait_until(lambda: _row(admin, topic)["subscriptionCount"] == 1, DEADLINE_S, "the figures")
@@ -136,7 +136,7 @@ def test_scripts_get_one_document(broker: Broker) -> None:
     found = json.loads(done.stdout)
     assert f"persistent://public/default/{topic}" in [row["name"] for row in found["overview"]["topics"]]
     assert [one["name"] for one in found["subscriptions"]] == ["s"]
-    assert len(found["consumers"]) == 1
+    assert [one["consumerName"] for one in found["consumers"]] == [consumer.consumer_name()]
     missing = subprocess.run(
         _command(broker, "top-nowhere", "--once"),
         capture_output=True,
