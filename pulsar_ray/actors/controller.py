@@ -112,6 +112,7 @@ class Controller:
             "cluster_id": membership.catalog.identity.cluster_id,
             "catalog_host": membership.catalog_host,
             "stores": sorted(self._stores.known),
+            "expected_stores": membership.catalog.expected_stores,
             "refused_stores": list(self._stores.refused.values()),
             "away_stores": membership.away(self._stores.known),
             "unknown_partitions": [each for found in self._stores.unknown.values() for each in found],
@@ -345,6 +346,15 @@ class Controller:
         stores = list(self._stores.known.items())
         await self._stores.reserve_numbers(len(stores))
         return [(store_id, store["host"], topics.heartbeat(store_id).full) for store_id, store in stores]
+
+    async def nodes(self) -> list[dict[str, Any]]:
+        """Describe every node that has, had or could have a store, as `Stores.nodes`."""
+        await self._serving()
+        return await self._stores.nodes()
+
+    async def expect_stores(self, count: int) -> None:
+        """Keep durably how many stores the cluster is to have; 0 if nobody says."""
+        (await self._serving()).topics.catalog.expect_stores(count)
 
     async def _administering(self) -> Administration:
         await self._serving()

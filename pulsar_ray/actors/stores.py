@@ -13,6 +13,7 @@ from pulsar_ray.actors.options import create
 from pulsar_ray.actors.store import StoreActor
 from pulsar_ray.broker.catalog.membership import Membership
 from pulsar_ray.broker.serving.logs.line_limits import event
+from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import NotConnected, PulsarException, ServiceUnitNotReady, Timeout
 from pulsar_ray.lane.await_within import within
@@ -26,6 +27,7 @@ logger = logging.getLogger(__name__)
 START_DEADLINE_S = 50.0
 PROBE_DEADLINE_S = 7.0
 RECORD_DEADLINE_S = 7.0
+DISK_DEADLINE_S = 2.0
 FIND_WAIT_S = 20.0
 RETRY_S = 0.1
 
@@ -121,6 +123,8 @@ class Stores:
                 del self.known[store_id]
                 self._say_gone(store, "its node has left the cluster")
         self.look_for_draining()
+        if self.membership is not None:
+            self.membership.observe(self.known, SystemClock().now_ms())
         # A store's actor would not be started on a node that Ray drains.
         missing = set(hosts) - {store["node_id"] for store in self.known.values()} - self._draining
         for node_id in missing - set(self._finding):
@@ -265,10 +269,33 @@ class Stores:
                 self._handles.pop(store["node_id"], None)
                 self._say_gone(store, "see the line before")
 
+    async def nodes(self) -> list[dict[str, Any]]:
+        """Describe the nodes as `Membership.nodes`, with the disks of those whose stores answer."""
+        membership = self.membership
+        assert membership is not None
+        known = dict(self.known)
+        disks = dict(zip(known, await asyncio.gather(*map(_disk, known.values())), strict=True))
+        membership.observe(known, SystemClock().now_ms())
+        return [
+            {**node, **disks.get(node["storeId"], {})}
+            for node in membership.nodes(known, list(self.refused.values()), self._draining)
+        ]
+
     def end(self) -> None:
         """End all of them, refused ones too."""
         for handle in self._handles.values():
             ray.kill(handle)
+
+
+async def _disk(store: dict[str, Any]) -> dict[str, Any]:
+    try:
+        with translated(f"the store on {store['host']}"):
+            told = await within(store["handle"].stats.remote(), DISK_DEADLINE_S)
+    except asyncio.TimeoutError:
+        return {"state": "silent", "reason": f"does not answer within {DISK_DEADLINE_S:g} s"}
+    except PulsarException as error:
+        return {"state": "silent", "reason": error.text}
+    return {"freeBytes": told["freeBytes"], "totalBytes": told["totalBytes"]}
 
 
 async def _described(handle: Any, what: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from pulsar_ray.admin.topic_calls import Broker
 from pulsar_ray.client.client import Client
+from pulsar_ray.client.options.checks import check_number
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.message_id import MessageId
 
@@ -27,6 +28,36 @@ class Health:
     problem: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerNode:
+    """One node that has, had or could have a store of the broker."""
+
+    host: str
+    state: str
+    """One of six states.
+
+    serving, draining (Ray will take the node away), silent (its store does not answer), away (its store is on
+    no running node), lost (the node is there, and its store is not) or "without store".
+    """
+    store_id: str = ""
+    node_id: str = ""
+    """Ray's id of the node; "" while it is away."""
+    path: str = ""
+    """The data directory."""
+    partitions: int = 0
+    """How many lie in its store."""
+    since_ms: int = 0
+    """Since when its store is on no node, in ms since 1970; 0 if it is on one.
+
+    As far as the broker saw it go, or missed it first.
+    """
+    free_bytes: int | None = None
+    total_bytes: int | None = None
+    """The size of the disk; None where the store does not answer."""
+    reason: str = ""
+    """Why it does not serve, where that is known."""
+
+
 class Brokers:
     """The stores of the broker, one on each node that holds partitions."""
 
@@ -37,6 +68,35 @@ class Brokers:
     def list(self) -> builtins.list[str]:
         """Return the hosts of the stores that are there, sorted."""
         return sorted({host for _, host, _ in self._broker.ask("heartbeats")})
+
+    def nodes(self) -> builtins.list[BrokerNode]:
+        """Return every node that has, had or could have a store, sorted by host.
+
+        The stores that are there are asked for their disks, for two seconds at most.
+        """
+        return [
+            BrokerNode(
+                host=node["host"],
+                state=node["state"],
+                store_id=node["storeId"],
+                node_id=node["nodeId"],
+                path=node["path"],
+                partitions=node["partitions"],
+                since_ms=node["sinceMs"],
+                free_bytes=node.get("freeBytes"),
+                total_bytes=node.get("totalBytes"),
+                reason=node["reason"],
+            )
+            for node in self._broker.ask("nodes")
+        ]
+
+    def expect_stores(self, count: int) -> None:
+        """Keep durably how many stores the cluster is to have.
+
+        `health` misses those that never came. 0 takes the word back. Raises ValueError for a negative number.
+        """
+        check_number("count", count, 0)
+        self._broker.ask("expect_stores", count)
 
     def healthcheck(self) -> builtins.list[Health]:
         """Publish a message to each store's heartbeat topic and read it back, durably and really.

@@ -30,7 +30,7 @@ NO_RAY = (
 )
 
 STORES_AWAY = 3
-"""Exit code of `start` and `status` if a store does not work.
+"""Exit code of `status` and `wait` if a store does not work.
 
 The broker itself runs then.
 """
@@ -106,15 +106,20 @@ def _how_to_connect(data_dir: str, record: EmbeddedRecord) -> list[str]:
 @click.command()
 @click.option("--data-dir", type=click.Path(file_okay=False), help="Where every node keeps its part.")
 @_rebuild
+@click.option(
+    "--expect-stores",
+    type=click.IntRange(min=0),
+    help="How many stores the cluster is to have, kept from now on: `health` and `wait` miss the others. "
+    "0: no word about that.",
+)
 @pass_target
-def start(target: Target, data_dir: str | None, rebuild_catalog: bool) -> None:
+def start(target: Target, data_dir: str | None, rebuild_catalog: bool, expect_stores: int | None) -> None:
     """Start the broker on the Ray cluster that runs here.
 
-    Run it on the head node, once `ray start --head` has run; it returns as soon as the broker serves. If the
-    data directories of all nodes are empty it begins a new broker, with a store on each of them; nodes that
-    join later are taken in after `pulsar-ray init-store`.
-
-    Exits with 3 if the broker runs and not all of its stores work.
+    Run it on the head node, once `ray start --head` has run; it returns as soon as the broker serves, and
+    does not wait for stores of nodes that start later: `pulsar-ray wait` does. If the data directories of all
+    nodes are empty it begins a new broker, with a store on each of them; nodes that join later are taken in
+    after `pulsar-ray init-store`.
     """
     settings = _settings(target, data_dir)
     with progress("starting the broker"):
@@ -133,17 +138,20 @@ def start(target: Target, data_dir: str | None, rebuild_catalog: bool) -> None:
             f"the broker of this Ray cluster runs already and stores in {described['data_dir']}: stop it "
             "first, or leave --data-dir out"
         )
+    if expect_stores is not None:
+        RayCluster().controller("expect_stores", expect_stores)
     write_line(
         f"the broker {'runs already' if was_running else 'runs'} and stores in {described['data_dir']}"
     )
     write_line("connect with pulsar_ray.Client() on any node of the cluster")
-    _report_stores(described)
+    if not _report_stores(described):
+        say("`pulsar-ray wait` waits until all stores serve")
 
 
-def _report_stores(described: dict[str, Any]) -> None:
+def _report_stores(described: dict[str, Any]) -> bool:
     """Print which stores do not work, and which partitions are not served.
 
-    Exits with 3 if any store is lost.
+    False if a store is missing that was there.
     """
     lost = [store for store in described["refused_stores"] if store["is_lost"]]
     away = described["away_stores"]
@@ -162,8 +170,7 @@ def _report_stores(described: dict[str, Any]) -> None:
         say(
             f"{unknown['directory']} on {unknown['host']} holds {unknown['topic']}, {taken}: it is not served"
         )
-    if lost or away:
-        raise click.exceptions.Exit(STORES_AWAY)
+    return not (lost or away)
 
 
 @click.command("init-store")
@@ -214,9 +221,12 @@ def status(target: Target, data_dir: str | None) -> None:
             described = RayCluster().describe_broker()
     if described is not None:
         write_line(f"a broker runs on this Ray cluster, controller process {described['pid']}")
-        write_line(f"stores in      {described['data_dir']}, on {len(described['stores'])} nodes")
+        expected = described["expected_stores"]
+        of_all = f" of {expected} expected ones" if expected else ""
+        write_line(f"stores in      {described['data_dir']}, on {len(described['stores'])} nodes{of_all}")
         write_line(f"catalog        on {described['catalog_host']}, of cluster {described['cluster_id']}")
-        _report_stores(described)
+        if not _report_stores(described):
+            raise click.exceptions.Exit(STORES_AWAY)
         return
     settings = _settings(target, data_dir)
     record = read_record(Path(settings.data_dir))

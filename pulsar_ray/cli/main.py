@@ -27,7 +27,7 @@ they start an embedded broker in the background, which ends a minute after the l
 stays in --data-dir (PULSAR_RAY_DATA_DIR, ~/.pulsar-ray).
 
 Exit codes: 0 done, 1 failed (one line says why and what to do), 2 wrong usage, 3 the broker runs and not all
-of its stores work (start, status) or something does not work (health, doctor), 4 something is damaged
+of its stores work (status, wait) or something does not work (health, doctor), 4 something is damaged
 (verify, repair, backup), 130 stopped by Ctrl-C.
 """
 
@@ -37,6 +37,7 @@ _COMMANDS = {
     "start": ("broker", "Start the broker on the Ray cluster that runs here."),
     "init-store": ("broker", "Make a directory of this node a store of the broker."),
     "status": ("broker", "Say whether a broker runs, and where it stores."),
+    "wait": ("watching.wait", "Wait until the broker and all of its stores serve."),
     "stop": ("broker", "End the broker; what it stores stays."),
     "verify": ("maintenance.verify", "Check every checksum of a data directory, running or not."),
     "repair": ("maintenance.repair", "Mend a damaged data directory of a stopped broker."),
@@ -55,6 +56,7 @@ _COMMANDS = {
     ),
     "tenants": ("administration.tenants", "Create, list and delete tenants, which namespaces belong to."),
     "brokers": ("administration.brokers", "List the nodes that store, and check that they work."),
+    "nodes": ("administration.brokers", "List every node that was ever in, with its store and disk."),
     "health": ("watching.health", "Say what does not work, and why, for people and probes."),
     "doctor": ("watching.doctor", "Look what is wrong with this machine, and what to do about it."),
     "stats": ("administration.stats", "Show counters of a topic, or of the broker."),

@@ -269,16 +269,16 @@ class RayCluster:
             return None
         return described
 
-    def describe_broker(self) -> dict[str, Any] | None:
+    def describe_broker(self, timeout_s: float = READY_TIMEOUT_S) -> dict[str, Any] | None:
         """Ask the controller to describe the broker, and wait while it restarts.
 
         None if no broker runs here.
 
-        Raises what is wrong with its data directory.
+        Raises what is wrong with its data directory, and Timeout.
         """
         try:
             described: dict[str, Any] = until(
-                READY_TIMEOUT_S,
+                timeout_s,
                 lambda left: self.call(CONTROLLER, "ready", timeout_s=left),
                 again=(NotConnected,),
             )

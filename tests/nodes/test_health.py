@@ -23,6 +23,13 @@ def health(node: Node) -> tuple[int, dict[str, Any]]:
     return done.returncode, report
 
 
+def listed(node: Node) -> list[dict[str, Any]]:
+    """The nodes that the command lists on a node."""
+    shown = node.run("pulsar-ray", "nodes", "--json").stdout
+    rows: list[dict[str, Any]] = json.loads(shown[shown.index("[") :])
+    return rows
+
+
 def errors(node: Node) -> list[tuple[str, str]]:
     """Kinds and subjects of what does not work."""
     return [
@@ -41,6 +48,11 @@ def test_every_node_names_the_one_that_is_away_with_its_partitions(ray_nodes: Ra
     for node in (head, lost, other):
         code, report = health(node)
         assert (code, report["healthy"], report["stores"]) == (0, True, 3)
+    head.run("pulsar-ray", "wait", "--stores", "3", "--timeout-seconds", "30")
+    ray_nodes.admin("brokers.expect_stores", 4)
+    assert ("broker", "") in errors(other)
+    ray_nodes.admin("brokers.expect_stores", 3)
+    assert errors(other) == []
 
     lost.kill()
 
@@ -59,6 +71,12 @@ def test_every_node_names_the_one_that_is_away_with_its_partitions(ray_nodes: Ra
         assert DATA_DIR in store["host"]
         assert "2 partitions are not served" in store["reason"]
         assert store["remedy"]
+    (row,) = [row for row in listed(other) if row["host"] == lost.name]
+    assert (row["state"], row["partitions"], row["free_bytes"]) == ("away", 2, None)
+    assert row["since_ms"] > 0
+    assert [row["state"] for row in listed(head)].count("serving") == 2
+    given_up = head.run("pulsar-ray", "wait", "--timeout-seconds", "1", check=False)
+    assert (given_up.returncode, lost.name in given_up.stdout) == (UNHEALTHY, True)
     # Every other command that tells of the broker names it as well.
     status = head.run("pulsar-ray", "status", check=False)
     assert status.returncode == UNHEALTHY
@@ -72,5 +90,7 @@ def test_every_node_names_the_one_that_is_away_with_its_partitions(ray_nodes: Ra
 
     lost.boot()
     ray_nodes.start_worker(lost)
+    head.run("pulsar-ray", "wait", "--timeout-seconds", "60")
+    assert [row["state"] for row in listed(lost)] == ["serving"] * 3
     wait_until(lambda: health(head)[0] == 0, DEADLINE_S, "health")
     assert health(lost)[1]["stores"] == 3

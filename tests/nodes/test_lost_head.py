@@ -68,7 +68,7 @@ def test_a_head_that_is_killed_stops_nobody_elsewhere_and_comes_back_with_everyt
     assert len(said.splitlines()) < OUTPUT_LINES, said[:2000]
 
     ray_nodes.head.boot()
-    ray_nodes.start_head(others_are_away=True)
+    ray_nodes.start_head()
     # Ray wants a node that has lost its head to be started again.
     worker.run("ray", "stop", "--force", check=False)
     ray_nodes.start_worker(worker)

@@ -58,6 +58,7 @@ async def gather_facts(
         refused=list(stores.refused.values()),
         unknown=[each for found in stores.unknown.values() for each in found],
         unread_logs=unread_logs,
+        expected_stores=membership.catalog.expected_stores,
     )
 
 

@@ -170,6 +170,29 @@ class Catalog:
         rows = self._db.execute("SELECT store_id, host, path FROM store")
         return {store_id: (host, path) for store_id, host, path in rows}
 
+    def note_absence(self, store_id: str, since_ms: int) -> None:
+        """Keep since when a store is on no node, unless that is known."""
+        self._db.execute("INSERT OR IGNORE INTO absent_store VALUES (?, ?)", (store_id, since_ms))
+
+    def note_presence(self, store_id: str) -> None:
+        """Keep that a store is on a node."""
+        self._db.execute("DELETE FROM absent_store WHERE store_id = ?", (store_id,))
+
+    def absences(self) -> dict[str, int]:
+        """Return since when stores are on no node, in ms since 1970, by their ids."""
+        rows = self._db.execute("SELECT store_id, since_ms FROM absent_store")
+        return dict(rows)
+
+    @property
+    def expected_stores(self) -> int:
+        """The number of stores that the cluster is to have; 0 if nobody said."""
+        rows = self._db.execute("SELECT value FROM expected_stores")
+        return int(rows[0][0]) if rows else 0
+
+    def expect_stores(self, count: int) -> None:
+        """Keep how many stores the cluster is to have; 0 for no word about that."""
+        self._db.execute("INSERT OR REPLACE INTO expected_stores VALUES (1, ?)", (count,))
+
     def numbers_in(self, store_id: str) -> set[int]:
         """The numbers of the partitions that a store holds."""
         rows = self._db.execute("SELECT number FROM partition WHERE store_id = ?", (store_id,))

@@ -6,7 +6,7 @@ Decides; whoever asks talks to the stores.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,3 +118,82 @@ class Membership:
             for store_id, count in sorted(self.catalog.partitions_per_store().items())
             if store_id not in present
         ]
+
+    def observe(self, present: Collection[str], now_ms: int) -> None:
+        """Keep which stores are on a node, and since when the others are not."""
+        absent = self.catalog.absences()
+        for store_id in self.catalog.stores():
+            if store_id not in present and store_id not in absent:
+                self.catalog.note_absence(store_id, now_ms)
+            elif store_id in present and store_id in absent:
+                self.catalog.note_presence(store_id)
+
+    def nodes(
+        self,
+        present: Mapping[str, Mapping[str, Any]],
+        refused: Collection[Mapping[str, Any]],
+        draining: Collection[str],
+    ) -> list[dict[str, Any]]:
+        """Describe every node that has, had or could have a store, sorted by host.
+
+        `present` are the stores that are there by their ids, `refused` the nodes that have none, and
+        `draining` the ids of nodes that Ray drains.
+        """
+        counts, since = self.catalog.partitions_per_store(), self.catalog.absences()
+        found = [
+            _node(
+                store["host"],
+                store["node_id"],
+                store_id,
+                store["path"],
+                "draining" if store["node_id"] in draining else "serving",
+                partitions=counts.get(store_id, 0),
+            )
+            for store_id, store in present.items()
+        ]
+        without = {node["host"]: node for node in refused}
+        for store_id, (host, path) in self.catalog.stores().items():
+            if store_id in present:
+                continue
+            node = without.pop(host, None)
+            found.append(
+                _node(
+                    host,
+                    node["node_id"] if node is not None else "",
+                    store_id,
+                    path,
+                    "away" if node is None else "lost",
+                    partitions=counts.get(store_id, 0),
+                    since_ms=since.get(store_id, 0),
+                    reason="" if node is None else str(node["reason"]),
+                )
+            )
+        for node in without.values():
+            state = "lost" if node["is_lost"] else "without store"
+            found.append(
+                _node(node["host"], node["node_id"], "", node["path"], state, reason=str(node["reason"]))
+            )
+        return sorted(found, key=lambda node: (node["host"], node["storeId"]))
+
+
+def _node(
+    host: str,
+    node_id: str,
+    store_id: str,
+    path: str,
+    state: str,
+    *,
+    partitions: int = 0,
+    since_ms: int = 0,
+    reason: str = "",
+) -> dict[str, Any]:
+    return {
+        "host": host,
+        "nodeId": node_id,
+        "storeId": store_id,
+        "path": path,
+        "state": state,
+        "partitions": partitions,
+        "sinceMs": since_ms,
+        "reason": reason,
+    }

@@ -68,11 +68,14 @@ class HealthFacts:
     refused: Sequence[Mapping[str, Any]] = ()
     unknown: Sequence[Mapping[str, Any]] = ()
     unread_logs: Sequence[str] = ()
+    expected_stores: int = 0
+    """How many stores the cluster is to have; 0 if nobody said."""
 
 
 def judge(facts: HealthFacts) -> HealthReport:
     """Return everything that is wrong, errors first."""
     findings = [
+        *_of_missing(facts),
         *_of_away(facts),
         *_of_refused(facts),
         *(finding for store in facts.stores for finding in _of_store(store)),
@@ -93,6 +96,17 @@ def _of_unknown(unknown: Mapping[str, Any]) -> Finding:
 def _of_unread(log: str) -> Finding:
     reason = "tenants, namespaces or policies are not known as long as it cannot be read"
     return Finding(WARNING, "topic", log, "", reason, "bring its node back")
+
+
+def _of_missing(facts: HealthFacts) -> Iterator[Finding]:
+    there = len(facts.stores)
+    if there < facts.expected_stores:
+        remedy = (
+            "`pulsar-ray nodes` shows which are there, `pulsar-ray start --expect-stores` changes the number"
+        )
+        yield Finding(
+            ERROR, "broker", "", "", f"{there} of {facts.expected_stores} expected stores are there", remedy
+        )
 
 
 def _of_away(facts: HealthFacts) -> Iterator[Finding]:

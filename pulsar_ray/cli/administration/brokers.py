@@ -1,10 +1,16 @@
-"""`pulsar-ray brokers`: the nodes that store, and whether they work."""
+"""`pulsar-ray brokers` and `nodes`: the nodes that store, and whether they work."""
 
 from __future__ import annotations
 
-import click
+import dataclasses
+import json
+from datetime import datetime
 
-from pulsar_ray.cli.console import say, write_line
+import click
+from rich.table import Table
+
+from pulsar_ray.admin.brokers import BrokerNode
+from pulsar_ray.cli.console import cell, out, say, size, write_line
 from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.cli.whole_help import WholeHelp
 
@@ -17,11 +23,17 @@ def brokers() -> None:
 @brokers.command(name="list")
 @pass_target
 def list_brokers(target: Target) -> None:
-    """Show the hosts of the nodes that store, one a line."""
+    """Show the hosts of the nodes that store, one a line.
+
+    Those that are away are named on standard error.
+    """
     with target.asked() as admin:
         hosts = admin.brokers.list()
+        missing = [node for node in admin.brokers.nodes() if node.state in ("away", "lost")]
     for host in hosts:
         write_line(host)
+    for node in missing:
+        say(f"{node.host}: {_state(node)}, with {node.partitions} partitions")
 
 
 @brokers.command()
@@ -41,3 +53,35 @@ def healthcheck(target: Target) -> None:
             write_line(f"{health.host}: ok, {times}")
     if not checked or any(health.problem for health in checked):
         raise click.exceptions.Exit(1)
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="A list of nodes, with times in ms since 1970.")
+@pass_target
+def nodes(target: Target, as_json: bool) -> None:
+    """List every node that was ever in, with its store, its partitions and its disk.
+
+    A store is serving, draining (Ray will take its node away), silent (it does not answer), away (it is on no
+    running node) or lost (its node is there, and its directory has no store); a node may be without store.
+    """
+    with target.asked() as admin:
+        found = admin.brokers.nodes()
+    if as_json:
+        click.echo(json.dumps([dataclasses.asdict(node) for node in found], indent=2))
+        return
+    table = Table("host", "node", "store", "state", "partitions", "free", "of")
+    for node in found:
+        disk = ("" if each is None else size(each) for each in (node.free_bytes, node.total_bytes))
+        names = (cell(node.host), node.node_id[:8], node.store_id[:8], cell(_state(node)))
+        table.add_row(*names, str(node.partitions), *disk)
+    out().print(table)
+    for node in found:
+        if node.reason:
+            say(f"{node.host}: {node.reason}")
+
+
+def _state(node: BrokerNode) -> str:
+    if not node.since_ms:
+        return node.state
+    since = datetime.fromtimestamp(node.since_ms / 1000).astimezone()
+    return f"{node.state} since {since:%Y-%m-%d %H:%M:%S}"

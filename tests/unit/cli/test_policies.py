@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pulsar_ray.admin.brokers import Health
+from pulsar_ray.admin.brokers import BrokerNode, Health
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.fakes import FakeTarget
 
@@ -122,9 +122,13 @@ def test_a_check_says_what_works_and_fails_if_anything_does_not(run: Run) -> Non
     target = FakeTarget()
     target.the_admin.answers = {
         "brokers.list": ["a", "b"],
+        "brokers.nodes": [BrokerNode("c", "away", "s", partitions=2, since_ms=10**12)],
         "brokers.healthcheck": [Health("1", "a", 0.5, 0.75)],
     }
-    assert run(target, "brokers", "list").stdout == "a\nb\n"
+    listed = run(target, "brokers", "list")
+    assert listed.stdout == "a\nb\n"
+    assert listed.stderr.startswith("c: away since 2001-09-0")
+    assert listed.stderr.endswith(", with 2 partitions\n")
     sound = run(target, "brokers", "healthcheck")
     assert (sound.exit_code, sound.stdout) == (0, "a: ok, published in 0.5 ms, read after 0.8 ms\n")
     target.the_admin.answers["brokers.healthcheck"].append(Health("2", "b", problem="the disk is full"))
@@ -132,3 +136,21 @@ def test_a_check_says_what_works_and_fails_if_anything_does_not(run: Run) -> Non
     assert (ill.exit_code, ill.stderr) == (1, "b: the disk is full\n")
     target.the_admin.answers["brokers.healthcheck"] = []
     assert run(target, "brokers", "healthcheck").exit_code == 1
+
+
+def test_nodes_are_shown_with_their_stores_and_why_one_does_not_serve(run: Run) -> None:
+    target = FakeTarget()
+    serving = BrokerNode(
+        "a", "serving", "5f2b", "0a1b2c3d4e5f", "/data", 3, free_bytes=2**30, total_bytes=2**31
+    )
+    empty = BrokerNode("b", "lost", "77aa", "1a", "/data", 2, since_ms=10**12, reason="/data is empty")
+    target.the_admin.answers = {"brokers.nodes": [serving, empty]}
+    shown = run(target, "nodes")
+    assert shown.exit_code == 0
+    lines = shown.stdout.splitlines()
+    assert all(word in lines[3] for word in ("a", "0a1b2c3d", "5f2b", "serving", "3", "1.1 GB", "2.1 GB"))
+    assert "lost since" in lines[4]
+    assert "2001-09-0" in shown.stdout
+    assert shown.stderr == "b: /data is empty\n"
+    first, second = json.loads(run(target, "nodes", "--json").stdout)
+    assert (first["state"], first["free_bytes"], second["since_ms"]) == ("serving", 2**30, 10**12)

@@ -85,6 +85,57 @@ def test_stores_that_are_away_are_named(membership: Membership) -> None:
     assert away == {"store_id": "s", "host": "worker", "path": "/data", "partitions": 1}
 
 
+def _present(host: str, node_id: str) -> dict[str, Any]:
+    return {"host": host, "node_id": node_id, "path": "/data"}
+
+
+def test_every_node_that_was_ever_in_is_listed_with_its_state(membership: Membership) -> None:
+    membership.catalog.create(TOPIC, 4, ["own", "s", "lost"])
+    membership.catalog.remember_store("s", "worker1", "/data")
+    membership.catalog.remember_store("lost", "worker2", "/data")
+    present = {"own": _present("head", "n0")}
+    refused = [
+        {"host": "worker2", "node_id": "n2", "path": "/data", "reason": "is empty", "is_lost": True},
+        {"host": "worker3", "node_id": "n3", "path": "/data", "reason": "holds no store", "is_lost": False},
+    ]
+    membership.observe(present, 1000)
+    membership.observe(present, 2000)
+    told = membership.nodes(present, refused, draining=())
+    assert [
+        (node["host"], node["storeId"], node["state"], node["partitions"], node["sinceMs"]) for node in told
+    ] == [
+        ("head", "own", "serving", 2, 0),
+        ("worker1", "s", "away", 1, 1000),
+        ("worker2", "lost", "lost", 1, 1000),
+        ("worker3", "", "without store", 0, 0),
+    ]
+    assert [node["reason"] for node in told] == ["", "", "is empty", "holds no store"]
+    assert membership.nodes(present, (), draining=("n0",))[0]["state"] == "draining"
+
+
+def test_a_store_that_comes_back_is_away_anew_only_when_it_goes_again(membership: Membership) -> None:
+    def since(present: dict[str, Any]) -> int:
+        (node,) = membership.nodes(present, (), draining=())
+        return int(node["sinceMs"])
+
+    membership.observe({}, 1000)
+    assert since({}) == 1000
+    membership.observe({"own"}, 2000)
+    assert since({"own": _present("head", "n0")}) == 0
+    membership.observe({}, 3000)
+    assert since({}) == 3000
+
+
+def test_how_many_stores_are_expected_outlasts_the_process(membership: Membership, tmp_path: Path) -> None:
+    assert membership.catalog.expected_stores == 0
+    membership.catalog.expect_stores(3)
+    membership.catalog.close()
+    again = Catalog(tmp_path / "meta.sqlite")
+    assert again.expected_stores == 3
+    again.expect_stores(0)
+    assert again.expected_stores == 0
+
+
 def test_stores_record_that_there_are_change_logs(membership: Membership) -> None:
     store = StoreIdentity("s", cluster_id="x", generations=("g1",))
     assert not membership.recorded(store).has_change_logs

@@ -120,3 +120,9 @@ def test_a_report_survives_the_call() -> None:
     report = judge(HealthFacts([StoreFacts("s1", "head", "/data", "gone")], [ActorFacts(TOPIC, "head")]))
     assert HealthReport.of(report.described()) == report
     assert report.described()["healthy"] is False
+
+
+def test_a_store_that_never_came_is_missed_if_somebody_said_how_many_there_are() -> None:
+    assert told(HealthFacts([GOOD], expected_stores=1)) == []
+    (missed,) = told(HealthFacts([GOOD], expected_stores=3))
+    assert missed.startswith("error: broker: 1 of 3 expected stores are there: `pulsar-ray nodes`")
