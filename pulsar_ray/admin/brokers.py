@@ -47,9 +47,9 @@ class BrokerNode:
     partitions: int = 0
     """How many lie in its store."""
     since_ms: int = 0
-    """Since when its store is on no node, in ms since 1970; 0 if it is on one.
+    """Since when its store is on no node, in ms; 0 if it is on one.
 
-    As far as the broker saw it go, or missed it first.
+    Since 1970, as far as the broker saw the store go or missed it first.
     """
     free_bytes: int | None = None
     total_bytes: int | None = None

@@ -36,7 +36,7 @@ NO_BROKER = 1
 )
 @pass_target
 def wait(target: Target, stores: int | None, timeout_seconds: float) -> None:
-    """Wait until the broker of the Ray cluster that runs here and all of its stores serve.
+    """Wait until the broker of the Ray cluster here and its stores serve.
 
     All are those that were ever taken in and hold partitions, and as many as are expected. Starts nothing;
     every change is said. Exits with 0 if all serve, with 3 if the broker runs by the deadline and not all of
@@ -79,7 +79,10 @@ def _looked(target: Target, timeout_s: float) -> tuple[dict[str, Any] | None, st
 
 
 def missing(described: Mapping[str, Any], wanted: int | None) -> list[str]:
-    """Say what does not serve yet, of `wanted` stores or as many as are expected; empty if all does."""
+    """Say what does not serve yet; empty if all does.
+
+    `wanted` is the number of stores, None for as many as are expected.
+    """
     there, wanted = len(described["stores"]), wanted or described["expected_stores"]
     lacks = [f"{there} of {wanted} stores serve"] if there < wanted else []
     lacks += [
