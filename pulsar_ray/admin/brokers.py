@@ -47,7 +47,7 @@ class BrokerNode:
     partitions: int = 0
     """How many lie in its store."""
     since_ms: int = 0
-    """Since when its store is on no node, in ms; 0 if it is on one.
+    """The time in ms from which on its store is on no node, or 0.
 
     Since 1970, as far as the broker saw the store go or missed it first.
     """
