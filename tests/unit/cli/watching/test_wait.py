@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from pulsar_ray.cli.target import Target
 from pulsar_ray.cli.watching import wait
 from pulsar_ray.errors import ConnectError, PulsarException, ServiceUnitNotReady, UntrustedPath
+from pulsar_ray.transport.ray_cluster import RayCluster
 from tests.unit.cli.conftest import Run
 
 AWAY = {"store_id": "s2", "host": "worker", "path": "/data", "partitions": 4}
@@ -38,9 +40,9 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Say:
         now[0] += seconds
 
     monkeypatch.setattr(wait, "join_ray", lambda _url: True)
-    monkeypatch.setattr(wait.RayCluster, "describe_broker", describe)
-    monkeypatch.setattr(wait.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(wait.time, "sleep", sleep)
+    monkeypatch.setattr(RayCluster, "describe_broker", describe)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", sleep)
     return lambda *these: told.extend(these)
 
 
