@@ -108,12 +108,18 @@ class Dispatcher:
         """For what an administrator acknowledges."""
         return self._acknowledgments
 
-    def must_wait(self, spec: ConsumerSpec) -> bool:
-        """Whether a consumer from before a restart may come back and exclude this one.
+    def must_wait(self, spec: ConsumerSpec, *, was_open: bool = False) -> bool:
+        """Whether a consumer from before a restart may come back and keep this one out.
 
-        `attach_consumer` would raise ConsumerBusy; better ask again at `next_deadline`.
+        Either they exclude each other, or there is one place left. One that `was_open` has a place of its
+        own, however many there may be. `attach_consumer` would raise ConsumerBusy, or let in one too many;
+        better ask again at `next_deadline`.
         """
-        return spec.consumer_id not in self.consumers and self._returning.keeps_out(spec)
+        if spec.consumer_id in self.consumers:
+            return False
+        limit = 0 if was_open else self.settings.max_consumers_per_subscription
+        fill_up = self._returning.fill_up(spec.consumer_id, len(self.consumers), limit)
+        return fill_up or self._returning.keeps_out(spec)
 
     def attach_consumer(
         self,

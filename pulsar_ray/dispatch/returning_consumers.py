@@ -49,6 +49,13 @@ class ReturningConsumers:
             for consumer in self.awaited.values()
         )
 
+    def fill_up(self, consumer_id: int, present: int, limit: int) -> bool:
+        """Whether another consumer has room only as long as they are not back.
+
+        `present` are attached; `limit` is how many there may be, 0 for any number.
+        """
+        return consumer_id not in self.awaited and present < limit <= present + len(self.awaited)
+
     def came_back(self, consumer_id: int) -> bool:
         """Wait for a consumer no more; returns whether it was awaited."""
         return self.awaited.pop(consumer_id, None) is not None

@@ -35,6 +35,7 @@ from pulsar_ray.broker.partition.publishing.disk_space import DiskSpaceProbe
 from pulsar_ray.broker.partition.publishing.own_messages import OwnMessages
 from pulsar_ray.broker.partition.publishing.producer_endpoint import ProducerEndpoint
 from pulsar_ray.broker.partition.publishing.producer_opening import ProducerOpening
+from pulsar_ray.broker.partition.publishing.producers_note import ProducersNote
 from pulsar_ray.broker.partition.publishing.publish_gate import ClosedBy, PublishGate
 from pulsar_ray.broker.partition.publishing.publish_intake import PublishIntake
 from pulsar_ray.broker.partition.publishing.publish_throttle import PublishThrottle
@@ -164,8 +165,17 @@ class PartitionServer:
             TopicEnd(ledger, self.intake, self._gate, self._writer),
         )
         grace_s = in_force.settings.reattach_grace_seconds
+        self._producers_note = ProducersNote(Path(ledger.directory), ledger.disk, self._disk)
         self._opening = ProducerOpening(
-            ledger, self.producers, self._writer, host, loop, self._throttle.opened, grace_s, self._quota
+            ledger,
+            self.producers,
+            self._writer,
+            host,
+            loop,
+            self._throttle.opened,
+            grace_s,
+            self._quota,
+            self._producers_note,
         )
         self._deduplication = DeduplicationSwitch(ledger, self._writer, self.producers, policies, in_force)
         self._deduplication.begin()
@@ -237,7 +247,8 @@ class PartitionServer:
             case CloseEndpoint(request_id, endpoint_id):
                 self._use.count_request()
                 self._close_endpoint(session, endpoint_id)
-                session.send(encode_request(Done(request_id)))
+                # A next life that did not know would keep the place for it.
+                self._producers_note.when_written(lambda: session.send(encode_request(Done(request_id))))
             case Call():
                 self._call(session, request)
             case _:
@@ -259,7 +270,7 @@ class PartitionServer:
         if isinstance(endpoint, ProducerEndpoint):
             self._opening.close(endpoint)
         else:
-            self._opening.stop_waiting(session, endpoint_id)
+            self._opening.left(session, endpoint_id)
 
     def on_session_ended(self, session: Session, crashed: bool) -> None:
         """Its producers' names are free, its followers forgotten."""
@@ -450,6 +461,8 @@ class PartitionServer:
         """Close the log, and leave a note when trimming will be due."""
         wake_at_ms = await self._end_log()
         is_unused = self.is_unused
+        # Those that slept with it come back when they are used: nobody waits for them.
+        self._producers_note.remove()
         await self._release()
         return Retired(wake_at_ms, is_unused=is_unused)
 

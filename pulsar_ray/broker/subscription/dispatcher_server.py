@@ -236,8 +236,22 @@ class DispatcherServer:
     async def _open_consumer(self, session: Session, request: OpenConsumer) -> ConsumerOpened:
         self._check_type(request)
         self._check_kept(request)
+        await self._wait_for_counted(session, request)
         async with self._admission.admitted(request):
             return await self._open_admitted(session, request)
+
+    async def _wait_for_counted(self, session: Session, request: OpenConsumer) -> None:
+        """Wait for the consumers from before a restart, if the topic limits their number.
+
+        Until they are back, or stay away, nobody can count them. Raises SessionLost.
+        """
+        subscription = self._served.get(request.subscription)
+        if request.joined or subscription is None or not self._settings.max_consumers_per_topic:
+            return
+        attachment = session.attachment
+        await subscription.wait_for_known()
+        if session.is_ended or session.attachment != attachment:
+            raise SessionLost("the connection was lost while its consumer waited: attach again")
 
     async def _open_admitted(self, session: Session, request: OpenConsumer) -> ConsumerOpened:
         self._update_arming()

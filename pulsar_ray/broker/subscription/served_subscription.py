@@ -95,12 +95,12 @@ class ServedSubscription:
     async def open_consumer(self, session: Session, request: OpenConsumer) -> ConsumerOpened:
         """Attach a consumer, or attach it again.
 
-        Waits while a consumer from before a restart may come back that excludes this one.
+        Waits while a consumer from before a restart may come back that excludes this one or has its place.
 
         Raises ConsumerBusy, also for one consumer too many, and SessionLost if the session ended meanwhile.
         """
         attachment_number = session.attachment
-        await self._wait_for_returning(spec_of(request, 0))
+        await self._wait_for_returning(spec_of(request, 0), was_open=request.joined > 0)
         if session.is_ended or session.attachment != attachment_number:
             # Requests behind it, over a newer attachment, were carried out already: to leave, perhaps.
             raise SessionLost("the connection was lost while its consumer waited: attach again")
@@ -142,9 +142,9 @@ class ServedSubscription:
         self._loop.call_soon(self._opened, endpoint, attachment)
         return opened
 
-    async def _wait_for_returning(self, spec: ConsumerSpec) -> None:
+    async def _wait_for_returning(self, spec: ConsumerSpec, *, was_open: bool) -> None:
         """Wait until no consumer from before a restart may come back that excludes this one."""
-        while self.core.must_wait(spec):
+        while self.core.must_wait(spec, was_open=was_open):
             await self._wait_for_one()
 
     async def wait_for_known(self) -> None:

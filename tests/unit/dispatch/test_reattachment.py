@@ -193,6 +193,26 @@ def test_an_exclusive_place_is_kept_for_the_one_from_before() -> None:
     assert set(rig.cursor.consumers) == {2}
 
 
+@pytest.mark.parametrize("limit", range(5))
+def test_limited_places_are_kept_for_those_from_before(limit: int) -> None:
+    """One too many is not to wait: the limit refuses it."""
+    rig = Rig([4])
+    specs = [rig.add(number, credit=1, consumer_type=ConsumerType.Shared) for number in (1, 2)]
+    rig = restarted(rig)
+    rig.dispatcher.settings.max_consumers_per_subscription = limit
+    new = ConsumerSpec(3, "c3", ConsumerType.Shared)
+    for back in range(3):
+        assert rig.dispatcher.must_wait(new) == (back < limit <= 2 and back < 2)
+        assert not rig.dispatcher.must_wait(new, was_open=True)
+        if back < 2:
+            assert not rig.dispatcher.must_wait(specs[back])
+            rig.dispatcher.attach_consumer(specs[back], 1)
+    rig = restarted(rig)
+    rig.dispatcher.settings.max_consumers_per_subscription = limit
+    rig.dispatcher.expire(GRACE_MS)
+    assert not rig.dispatcher.must_wait(new)
+
+
 def test_a_new_key_shared_consumer_takes_nothing_from_those_that_may_come_back() -> None:
     lower = KeySharedSpec(KeySharedMode.Sticky, sticky_ranges=((0, 40_000),))
     upper = KeySharedSpec(KeySharedMode.Sticky, sticky_ranges=((40_001, 65_535),))

@@ -150,8 +150,13 @@ class ConnectedProducers:
         sequences = self._log.sequences
         return max(sequences.last_id(name), self._waiting.last_sequence_id(name)) if sequences.is_on else -1
 
+    @property
+    def limit(self) -> int:
+        """How many producers the topic may have; 0: any number."""
+        return self._policies.max_producers_per_topic
+
     def _check_limit(self) -> None:
-        limit = self._policies.max_producers_per_topic
+        limit = self.limit
         if 0 < limit <= len(self.by_name):
             raise ProducerBusy(
                 f"the topic has {len(self.by_name)} producers, and its policy max_producers allows {limit}: "

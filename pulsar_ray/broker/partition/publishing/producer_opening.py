@@ -13,6 +13,8 @@ from pulsar_ray.broker.partition.backlog.backlog_quota import BacklogQuota
 from pulsar_ray.broker.partition.manifest_writer import ManifestWriter
 from pulsar_ray.broker.partition.publishing.connected_producers import ConnectedProducers
 from pulsar_ray.broker.partition.publishing.producer_endpoint import ProducerEndpoint
+from pulsar_ray.broker.partition.publishing.producers_note import ProducersNote
+from pulsar_ray.broker.partition.publishing.returning_producers import KnownProducer, ReturningProducers
 from pulsar_ray.broker.partition.publishing.topic_access import Admitted, TopicAccess
 from pulsar_ray.broker.partition.publishing.topic_end import terminated
 from pulsar_ray.broker.serving.session_host import SessionHost
@@ -32,8 +34,8 @@ from pulsar_ray.session.session_table import Session
 class ProducerOpening:
     """Answers requests to open, once a topic epoch is durable or it is their turn.
 
-    `opened` is called for each session whose producer opens. After a restart of the partition the producer
-    that had it for itself has `grace_s` to come back, before others are answered.
+    `opened` is called for each session whose producer opens. After a restart of the partition the producers
+    of before, which `note` knows, have `grace_s` to come back, before others get what was theirs.
     """
 
     def __init__(
@@ -46,19 +48,23 @@ class ProducerOpening:
         opened: Callable[[Session], None],
         grace_s: float,
         quota: BacklogQuota,
+        note: ProducersNote,
     ) -> None:
         self._ledger = ledger
         self._producers = producers
         self._writer = writer
         self._host = host
+        self._loop = loop
         self._opened = opened
         self._quota = quota
         self._held: dict[tuple[Session, int], OpenProducer] = {}
         """Requests of producers that wait until the backlog has shrunk."""
         held = ledger.changes.topic_epoch
         self._access = TopicAccess(held.epoch, is_awaited=held.is_held)
+        self._note = note
+        self._returning = ReturningProducers(note.noted)
         self._outlasting = False
-        if held.is_held:
+        if held.is_held or self._returning.are_awaited:
             loop.call_later(grace_s, self._end_awaiting)
 
     @property
@@ -68,8 +74,8 @@ class ProducerOpening:
 
     @property
     def waiting(self) -> int:
-        """How many producers wait to have the partition for themselves."""
-        return len(self._access.waiting)
+        """How many producers wait for others to leave, or to come back after a restart."""
+        return len(self._access.waiting) + self._returning.waiting
 
     @property
     def holds_places(self) -> bool:
@@ -78,7 +84,7 @@ class ProducerOpening:
         Where somebody has had it before, others may want it again: those that share it keep them out.
         """
         access = self._access
-        if access.holder is not None or access.is_awaited or self.waiting > 0:
+        if access.holder is not None or access.is_awaited or self.waiting > 0 or self._returning.are_awaited:
             return True
         return access.epoch > NO_EPOCH and bool(self._producers.by_name)
 
@@ -156,6 +162,10 @@ class ProducerOpening:
                 # Answered when the producer that had the partition for itself is back, or stays away.
                 access.wait(session, request)
                 return
+            producers = self._producers
+            if self._returning.keeps_out(request, producers.by_name, producers.limit):
+                self._returning.wait(session, request)
+                return
             admitted = access.decide(request, self._producers.by_name.values())
             if admitted is None:
                 access.wait(session, request)
@@ -173,11 +183,17 @@ class ProducerOpening:
             self._refuse_waiting(epoch)
         for producer in admitted.evicted:
             self._producers.evict(producer, _evicted(epoch))
+            self._note.closed(producer.name)
             access.release(producer.incarnation)
         opened = self._producers.open(session, request)._replace(topic_epoch=epoch)
         self._opened(session)
+        if self._returning.came_back(opened.name):
+            # Once this one has its place.
+            self._loop.call_soon(self._ask_behind)
+        known = KnownProducer(request.incarnation, session.client_id, request.producer_id)
+        self._note.opened(opened.name, known)
         if epoch == NO_EPOCH:
-            session.send(encode_request(opened))
+            self._note.when_written(partial(self._answer_noted, session, request, opened))
             return
         was_awaited = access.is_awaited
         access.take(request.incarnation, epoch)
@@ -191,6 +207,11 @@ class ProducerOpening:
     def _refuse_waiting(self, epoch: int) -> None:
         for session, request in self._access.take_waiting():
             self._refuse(session, request, _evicted(epoch))
+
+    def _answer_noted(self, session: Session, request: OpenProducer, opened: ProducerOpened) -> None:
+        endpoint = session.endpoints.get(request.producer_id)
+        if isinstance(endpoint, ProducerEndpoint) and endpoint.incarnation == request.incarnation:
+            session.send(encode_request(opened))
 
     async def _answer_durably(self, session: Session, request: OpenProducer, opened: ProducerOpened) -> None:
         try:
@@ -210,6 +231,8 @@ class ProducerOpening:
         """Free the place of a producer that is gone, for those that wait for it."""
         self._held.pop((endpoint.session, endpoint.producer_id), None)
         self._producers.close(endpoint)
+        if endpoint.name not in self._producers.by_name:
+            self._note.closed(endpoint.name)
         is_gone = self._producers.current(endpoint) is endpoint
         if is_gone and self._access.release(endpoint.incarnation):
             self._writer.submit(self._ledger.changes.set_topic_epoch(self._access.epoch, held=False))
@@ -217,13 +240,21 @@ class ProducerOpening:
             self._ask_again()
 
     def stop_waiting(self, session: Session, producer_id: int | None = None) -> None:
-        """Forget a producer that waits, or all of a session."""
+        """Forget a producer that waits, or all of a session that do."""
         self._access.stop_waiting(session, producer_id)
+        self._returning.leave(session, producer_id)
+
+    def left(self, session: Session, producer_id: int) -> None:
+        """Forget a producer that waits, or was open before a restart."""
+        self.stop_waiting(session, producer_id)
+        if (name := self._returning.left(session.client_id, producer_id)) is not None:
+            self._note.closed(name)
+            self._ask_behind()
 
     def tick(self) -> None:
         """Let stopped processes lose the place that others wait for; once a second."""
         holders = list({producer.session for producer in self._producers.by_name.values()})
-        if self.waiting and holders and not self._outlasting and all(h.is_stopped for h in holders):
+        if self._access.waiting and holders and not self._outlasting and all(h.is_stopped for h in holders):
             self._outlasting = True
             self._host.spawn(self._outlast(holders))
 
@@ -232,9 +263,18 @@ class ProducerOpening:
         self._outlasting = False
 
     def _end_awaiting(self) -> None:
+        for name in self._returning.stop_awaiting():
+            self._note.closed(name)
         if self._access.is_awaited:
             self._access.is_awaited = False
             self._ask_again()
+        self._ask_behind()
+
+    def _ask_behind(self) -> None:
+        """Answer those that waited for producers from before the restart, as far as possible."""
+        for session, request in self._returning.take_waiting():
+            if not session.is_ended:
+                self._open_beside_others(session, request)
 
     def _ask_again(self) -> None:
         """Answer those that wait, in their order, as far as that is possible now."""
