@@ -7,6 +7,7 @@ Run as `python -m pulsar_ray.cli.standalone SETTINGS.json` by the first client, 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -26,16 +27,8 @@ from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.broker.serving.logs.log_lines import LogContext
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import ConnectError, PulsarException
-from pulsar_ray.launch.embedded import (
-    EmbeddedRecord,
-    StartLock,
-    has_clients,
-    prepare_run_directory,
-    record_failure,
-    remove_record,
-    withdraw_record,
-    write_record,
-)
+from pulsar_ray.launch.broker_place import BrokerPlace
+from pulsar_ray.launch.embedded import EmbeddedRecord, record_failure
 from pulsar_ray.launch.own_ray import ended_ray_process, start_ray, stop_ray
 from pulsar_ray.launch.start import start_broker, stop_broker
 
@@ -75,25 +68,25 @@ def serve(
     Returns the signal's number, or 0.
 
     0 idle seconds stand for ever. `word` says what may be made, `on_ready` is called once it serves. Raises
-    what is wrong with the data directory, and ConnectError when Ray has ended under it.
+    what is wrong with the data directory, also if it goes while the broker serves, and ConnectError when Ray
+    has ended under it.
     """
     _raise_at_signals()
     # Files made here are closed to other users, as are those of its Ray's processes.
     os.umask(0o077)
-    data_dir = Path(settings.data_dir)
     undo = ExitStack()
     try:
-        prepare_run_directory(data_dir)
+        place = BrokerPlace(Path(settings.data_dir))
         undo.callback(stop_ray)
         address, dashboard_url = start_ray()
         # Again: starting Ray puts in handlers of its own.
         _raise_at_signals()
-        undo.callback(_stop_broker)
+        undo.callback(_stop_broker, place)
         start_broker(settings, word)
-        starts = StartLock(data_dir)
-        undo.callback(_withdraw, data_dir, starts)
-        on_ready(write_record(data_dir, address, dashboard_url))
-        _wait_until_idle(data_dir, idle_seconds, starts)
+        record = place.offer(address, dashboard_url)
+        undo.callback(place.leave)
+        on_ready(record)
+        _wait_until_idle(place, settings.data_dir, idle_seconds)
     except _Stop as stop:
         return stop.number
     else:
@@ -104,17 +97,13 @@ def serve(
         undo.close()
 
 
-def _stop_broker() -> None:
-    if ended_ray_process() is None:
+def _stop_broker(place: BrokerPlace) -> None:
+    # Without its directory there is nothing to make durable, and no end to trying.
+    if ended_ray_process() is None and place.has_data():
         stop_broker()
 
 
-def _withdraw(data_dir: Path, starts: StartLock) -> None:
-    starts.acquire()
-    remove_record(data_dir)
-
-
-def _wait_until_idle(data_dir: Path, idle_seconds: float, starts: StartLock) -> None:
+def _wait_until_idle(place: BrokerPlace, data_dir: str, idle_seconds: float) -> None:
     used_at = time.monotonic()
     while True:
         time.sleep(LOOK_INTERVAL_S)
@@ -122,13 +111,11 @@ def _wait_until_idle(data_dir: Path, idle_seconds: float, starts: StartLock) -> 
             raise ConnectError(
                 f"Ray's {ended} has ended, and the broker of {data_dir} with it: start it again"
             )
-        if has_clients(data_dir):
-            used_at = time.monotonic()
-        elif idle_seconds and time.monotonic() - used_at >= idle_seconds:
-            starts.acquire()
-            if withdraw_record(data_dir):
-                return
-            starts.release()
+        now = time.monotonic()
+        if place.is_used(now):
+            used_at = now
+        elif idle_seconds and now - used_at >= idle_seconds and place.withdraw():
+            return
 
 
 def main() -> int:
@@ -144,8 +131,9 @@ def main() -> int:
             on_ready=partial(_log_ready, settings.data_dir),
         )
     except PulsarException as error:
-        record_failure(Path(settings.data_dir), error)
         logger.error("%s", error)
+        with contextlib.suppress(OSError):
+            record_failure(Path(settings.data_dir), error)
         return 1
     idle = f"no program has used it for {settings.embedded_idle_shutdown_seconds:g} s"
     event(logger, "has ended: %s", f"signal {number}" if number else idle)

@@ -80,7 +80,7 @@ class EmbeddedRecord:
         )
 
 
-def _run(data_dir: Path) -> Path:
+def run_directory(data_dir: Path) -> Path:
     """Where these files lie; they are no data."""
     return data_dir / "run"
 
@@ -91,7 +91,7 @@ def read_record(data_dir: Path) -> EmbeddedRecord | None:
     A record that another user may have put there is none: it says whom to connect to, and whom to signal.
     """
     try:
-        record = EmbeddedRecord(**json.loads(read_trusted_file(_run(data_dir) / RECORD)))
+        record = EmbeddedRecord(**json.loads(read_trusted_file(run_directory(data_dir) / RECORD)))
     except (OSError, ValueError, TypeError, UntrustedPath):
         return None
     return record if record.is_alive() else None
@@ -99,7 +99,7 @@ def read_record(data_dir: Path) -> EmbeddedRecord | None:
 
 def has_stale_record(data_dir: Path) -> bool:
     """Whether a record was left by an embedded broker that has ended."""
-    return (_run(data_dir) / RECORD).exists() and read_record(data_dir) is None
+    return (run_directory(data_dir) / RECORD).exists() and read_record(data_dir) is None
 
 
 def write_record(data_dir: Path, address: str, dashboard_url: str) -> EmbeddedRecord:
@@ -107,10 +107,10 @@ def write_record(data_dir: Path, address: str, dashboard_url: str) -> EmbeddedRe
     started = start_time(os.getpid())
     auth_mode = os.environ.get("RAY_AUTH_MODE", "")
     record = EmbeddedRecord(address, os.getpid(), started, dashboard_url, auth_mode)
-    staged = _run(data_dir) / f"{RECORD}.new"
+    staged = run_directory(data_dir) / f"{RECORD}.new"
     with open(staged, "w", opener=open_own_file) as file:
         json.dump(asdict(record), file)
-    os.replace(staged, _run(data_dir) / RECORD)
+    os.replace(staged, run_directory(data_dir) / RECORD)
     return record
 
 
@@ -122,7 +122,7 @@ def prepare_run_directory(data_dir: Path) -> None:
     """
     check_store_directory(data_dir)
     with _writing(data_dir):
-        make_closed_directory(_run(data_dir))
+        make_closed_directory(run_directory(data_dir))
 
 
 @contextlib.contextmanager
@@ -136,7 +136,7 @@ def _writing(data_dir: Path) -> Iterator[None]:
 
 def remove_record(data_dir: Path) -> None:
     """The broker of this process is ending."""
-    (_run(data_dir) / RECORD).unlink(missing_ok=True)
+    (run_directory(data_dir) / RECORD).unlink(missing_ok=True)
 
 
 def ensure_embedded(settings: Settings) -> EmbeddedRecord:
@@ -164,7 +164,7 @@ class StartLock:
     """
 
     def __init__(self, data_dir: Path) -> None:
-        self._path = _run(data_dir) / START_LOCK
+        self._path = run_directory(data_dir) / START_LOCK
         self._held: FileLock | None = None
 
     def acquire(self) -> None:
@@ -187,16 +187,16 @@ class StartLock:
 
 
 def _start(data_dir: Path, settings: Settings) -> EmbeddedRecord:
-    failure = _run(data_dir) / "standalone.failed"
+    failure = run_directory(data_dir) / "standalone.failed"
     failure.unlink(missing_ok=True)
-    given = _run(data_dir) / "standalone.settings"
+    given = run_directory(data_dir) / "standalone.settings"
     with open(given, "w", opener=open_own_file) as file:
         json.dump(asdict(settings), file)
     command = [sys.executable, "-m", "pulsar_ray.cli.standalone", str(given)]
     _say(f"starting a broker in {data_dir} ...")
     with contextlib.suppress(FileNotFoundError):
-        os.replace(_run(data_dir) / LOG, _run(data_dir) / FORMER_LOG)
-    with open(_run(data_dir) / LOG, "xb", opener=open_own_file) as log:
+        os.replace(run_directory(data_dir) / LOG, run_directory(data_dir) / FORMER_LOG)
+    with open(run_directory(data_dir) / LOG, "xb", opener=open_own_file) as log:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
@@ -229,9 +229,8 @@ def _await_record(process: subprocess.Popen[bytes], data_dir: Path, failure: Pat
         if process.poll() is not None:
             raise _failure(failure, data_dir, process.returncode)
         time.sleep(POLL_S)
-    raise ConnectError(
-        f"the embedded broker did not start within {START_TIMEOUT_S:.0f} s; see {_run(data_dir) / LOG}"
-    )
+    log = run_directory(data_dir) / LOG
+    raise ConnectError(f"the embedded broker did not start within {START_TIMEOUT_S:.0f} s; see {log}")
 
 
 def record_failure(data_dir: Path, error: Any) -> None:
@@ -239,7 +238,7 @@ def record_failure(data_dir: Path, error: Any) -> None:
     text = json.dumps(
         [type(error).__name__, getattr(error, "text", str(error)), getattr(error, "details", {})]
     )
-    with open(_run(data_dir) / "standalone.failed", "w", opener=open_own_file) as file:
+    with open(run_directory(data_dir) / "standalone.failed", "w", opener=open_own_file) as file:
         file.write(text)
 
 
@@ -248,7 +247,7 @@ def _failure(path: Path, data_dir: Path, code: int) -> Exception:
         return error_from(*json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-        log = _run(data_dir) / LOG
+        log = run_directory(data_dir) / LOG
         text = _TERMINAL_CODES.sub("", log.read_text(errors="replace"))
         lines = [line for line in text.splitlines() if line.strip()][-5:]
         said = f"{log} says: {' | '.join(lines)}" if lines else f"{log} says nothing"
@@ -259,7 +258,7 @@ class ClientMark:
     """Marks a living client of the embedded broker: a shared lock of its process."""
 
     def __init__(self, data_dir: Path) -> None:
-        self._held = _locked(_run(data_dir) / CLIENTS_LOCK, fcntl.LOCK_SH)
+        self._held = _locked(run_directory(data_dir) / CLIENTS_LOCK, fcntl.LOCK_SH)
 
     def release(self) -> None:
         """Take the mark away: this client is gone."""
@@ -267,14 +266,24 @@ class ClientMark:
 
 
 def _locked(path: Path, kind: int) -> FileLock:
-    fd = open_own_file(path, os.O_RDWR | os.O_CREAT)
-    lock = FileLock(fd)
-    try:
-        fcntl.flock(fd, kind)
-    except BaseException:
+    while True:
+        fd = open_own_file(path, os.O_RDWR | os.O_CREAT)
+        lock = FileLock(fd)
+        try:
+            fcntl.flock(fd, kind)
+            if _is_at(path, fd):
+                return lock
+        except BaseException:
+            lock.release()
+            raise
+        # Removed while this process waited for it: whoever comes now locks another file of that name.
         lock.release()
-        raise
-    return lock
+
+
+def _is_at(path: Path, fd: int) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(fd))
+    return False
 
 
 def stop_embedded(data_dir: Path) -> EmbeddedRecord | None:
@@ -308,22 +317,22 @@ def _end_process(process: int, pid: int) -> None:
 
 
 def has_clients(data_dir: Path) -> bool:
-    """Whether any process holds a ClientMark."""
+    """Whether any process holds a ClientMark. Raises OSError if that cannot be looked up."""
     return not _without_clients(data_dir, lambda: None)
 
 
 def withdraw_record(data_dir: Path) -> bool:
     """Take back the record unless there are clients; True if it is gone.
 
-    Without the record no client joins any more.
+    Without the record no client joins any more. Raises OSError if that cannot be looked up, or not removed.
     """
     return _without_clients(data_dir, lambda: remove_record(data_dir))
 
 
 def _without_clients(data_dir: Path, act: Callable[[], None]) -> bool:
     try:
-        lock = _locked(_run(data_dir) / CLIENTS_LOCK, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+        lock = _locked(run_directory(data_dir) / CLIENTS_LOCK, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
         return False
     try:
         act()

@@ -17,6 +17,16 @@ STANDALONE = "pulsar_ray.cli.standalone"
 
 
 @dataclass(frozen=True, slots=True)
+class LostBroker:
+    """An embedded broker that runs, but that its data directory does not lead to."""
+
+    pid: int
+    data_dir: str
+    has_directory: bool
+    """Whether its data directory is still there."""
+
+
+@dataclass(frozen=True, slots=True)
 class Leftovers:
     """Things that no running broker needs."""
 
@@ -25,15 +35,14 @@ class Leftovers:
     session_bytes: int
     has_stale_record: bool
     """Whether the data directory names an embedded broker that has ended."""
-    lost_processes: tuple[int, ...]
-    """Embedded brokers that serve, but whose data directory does not lead to them."""
+    lost_brokers: tuple[LostBroker, ...]
 
 
 def find_leftovers(data_dir: Path) -> Leftovers:
     """Look for what can go; changes nothing."""
     sessions = tuple(ended_sessions(Path(ray_directory())))
     size = sum(_bytes_below(path) for path in sessions)
-    return Leftovers(sessions, size, has_stale_record(data_dir), tuple(_lost_processes()))
+    return Leftovers(sessions, size, has_stale_record(data_dir), tuple(_lost_brokers()))
 
 
 def clear_leftovers(data_dir: Path, found: Leftovers) -> None:
@@ -52,16 +61,19 @@ def _bytes_below(path: Path) -> int:
     return total
 
 
-def _lost_processes() -> list[int]:
+def _lost_brokers() -> list[LostBroker]:
     lost = []
+    own_user = psutil.Process().uids().real
     for process in psutil.process_iter(["pid", "cmdline", "create_time", "uids"]):
         command = process.info["cmdline"] or []
         uids = process.info["uids"]
-        if STANDALONE not in command or uids is None or uids.real != psutil.Process().uids().real:
+        if STANDALONE not in command or uids is None or uids.real != own_user:
             continue
         # Its settings lie in the `run` of its data directory.
-        record = read_record(Path(command[-1]).parent.parent)
-        is_starting = time.time() - process.info["create_time"] < START_TIMEOUT_S
+        directory = Path(command[-1]).parent.parent
+        record = read_record(directory)
+        # One that starts has no record yet, but the directory in which it was told its settings.
+        is_starting = directory.is_dir() and time.time() - process.info["create_time"] < START_TIMEOUT_S
         if not is_starting and (record is None or record.pid != process.info["pid"]):
-            lost.append(int(process.info["pid"]))
+            lost.append(LostBroker(int(process.info["pid"]), str(directory), directory.is_dir()))
     return lost

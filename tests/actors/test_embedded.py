@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -29,11 +30,13 @@ from pulsar_ray.ledger.file_system import require_local_file_system
 from pulsar_ray.managed_ledger.store import store_directory
 from pulsar_ray.managed_ledger.store.store_directory import StoreDirectory
 from pulsar_ray.testing.waiting import wait_until
+from tests.ending_processes import is_gone
 
 # Several brokers are started one after the other, each by a Ray of its own.
 pytestmark = pytest.mark.timeout(600)
 
 TIMEOUT_S = 150.0
+ENDED_S = 30.0
 NFS = 0x6969
 
 _CLIENT = """
@@ -234,6 +237,25 @@ wait()
         ready(process)
         wait_until(lambda: not has_clients(data_dir), TIMEOUT_S, "the program is done with the broker")
         end(process)
+
+
+@pytest.mark.parametrize("removed", ["", "run", "run/standalone.json", "run/clients.lock"])
+def test_a_broker_that_nobody_finds_any_more_ends_with_everything_of_it(data_dir: Path, removed: str) -> None:
+    """As test fixtures leave it, which remove a temporary directory as soon as their program ends."""
+    use = """
+client.create_producer("t").send(b"1")
+client.subscribe("t", "s")
+"""
+    with client_process(data_dir, use + _WAIT) as process:
+        ready(process)
+        broker = psutil.Process(record_of(data_dir).pid)
+        processes = [broker, *broker.children(recursive=True)]
+        assert len(processes) > 5
+        path = data_dir / removed
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        wait_until(lambda: all(map(is_gone, processes)), ENDED_S, "the end of the broker and its Ray")
+        end(process)
+    assert read_record(data_dir) is None
 
 
 def test_a_directory_in_use_is_refused_with_its_user(data_dir: Path) -> None:

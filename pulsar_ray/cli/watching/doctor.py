@@ -90,7 +90,7 @@ def _examined(data_dir: str | None) -> tuple[list[Finding], Leftovers, Path]:
             str(directory),
             len(leftovers.sessions),
             leftovers.session_bytes,
-            leftovers.lost_processes,
+            [(lost.pid, lost.data_dir, lost.has_directory) for lost in leftovers.lost_brokers],
             has_stale_record=leftovers.has_stale_record,
         ),
     ]

@@ -261,9 +261,17 @@ def diagnose_java(java: str | None, error: str) -> list[Finding]:
 
 
 def diagnose_leftovers(
-    data_dir: str, sessions: int, session_bytes: int, lost_processes: Sequence[int], *, has_stale_record: bool
+    data_dir: str,
+    sessions: int,
+    session_bytes: int,
+    lost_brokers: Sequence[tuple[int, str, bool]],
+    *,
+    has_stale_record: bool,
 ) -> list[Finding]:
-    """Look at what ended brokers have left."""
+    """Look at what ended brokers have left, and at brokers that nobody finds any more.
+
+    `lost_brokers`: pid and data directory of each, and whether that is still there.
+    """
     found = []
     if sessions:
         reason = f"{sessions} directories of ended embedded brokers take {session_bytes:,} bytes"
@@ -271,8 +279,9 @@ def diagnose_leftovers(
     if has_stale_record:
         reason = f"{data_dir} names an embedded broker that has ended without a word"
         found.append(_found(WARNING, "leftovers", reason, "remove the record with --fix"))
-    for pid in lost_processes:
-        reason = f"process {pid} is an embedded broker that no data directory leads to"
+    for pid, directory, is_there in lost_brokers:
+        why = "which does not lead to it" if is_there else "which is gone"
+        reason = f"process {pid} is an embedded broker of {directory}, {why}"
         found.append(_found(WARNING, "leftovers", reason, f"end it with `kill {pid}`"))
     return found or [_found(OK, "leftovers", "none")]
 

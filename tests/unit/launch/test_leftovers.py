@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,8 @@ import pytest
 from pulsar_ray.launch import leftovers
 from pulsar_ray.launch.embedded import has_stale_record, prepare_run_directory, write_record
 from pulsar_ray.launch.ended_ray_sessions import clear_ended_sessions, ended_sessions
-from pulsar_ray.launch.leftovers import clear_leftovers, find_leftovers
+from pulsar_ray.launch.leftovers import STANDALONE, LostBroker, clear_leftovers, find_leftovers
+from pulsar_ray.testing.waiting import wait_until
 
 OLD = (1_000_000, 1_000_000)
 
@@ -55,3 +59,19 @@ def test_a_record_is_stale_once_its_process_has_ended(sessions: Path, tmp_path: 
     assert found.has_stale_record
     clear_leftovers(data_dir, found)
     assert not path.exists()
+
+
+def test_a_broker_whose_directory_is_gone_is_found_at_once(sessions: Path, tmp_path: Path) -> None:
+    data_dir = tmp_path / "of the broker"
+    prepare_run_directory(data_dir)
+    command = [sys.executable, "-c", "input()", STANDALONE, str(data_dir / "run" / "standalone.settings")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+
+        def lost() -> list[LostBroker]:
+            return [found for found in find_leftovers(tmp_path).lost_brokers if found.pid == process.pid]
+
+        assert lost() == [], "it starts"
+        shutil.rmtree(data_dir)
+        wait_until(lost, what="the process shows its command")
+        assert lost() == [LostBroker(process.pid, str(data_dir), has_directory=False)]
+        process.communicate(b"\n")

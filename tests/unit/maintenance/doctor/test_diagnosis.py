@@ -198,9 +198,11 @@ def test_java() -> None:
 
 def test_leftovers() -> None:
     assert told(diagnosis.diagnose_leftovers("/data", 0, 0, (), has_stale_record=False)) == []
-    found = diagnosis.diagnose_leftovers("/data", 3, 4096, (7, 8), has_stale_record=True)
+    lost = [(7, "/data", True), (8, "/tmp/gone", False)]
+    found = diagnosis.diagnose_leftovers("/data", 3, 4096, lost, has_stale_record=True)
     assert told(found) == [("warning", "leftovers")] * 4
     assert found[2].remedy == "end it with `kill 7`"
+    assert found[3].reason == "process 8 is an embedded broker of /tmp/gone, which is gone"
 
 
 def test_settings() -> None:
