@@ -29,7 +29,6 @@ from pulsar_ray.launch.noted_cluster import environment_cluster, note_file, note
 from pulsar_ray.launch.ray_output import quiet_ray_output, ray_was_joined
 from pulsar_ray.launch.ray_stay import STAYS
 from pulsar_ray.launch.start import start_broker
-from pulsar_ray.transport.actor_names import NAMESPACE
 from pulsar_ray.transport.cluster import Cluster
 from pulsar_ray.transport.ray_cluster import RayCluster
 from pulsar_ray.transport.this_ray import is_driver, node_address
@@ -243,9 +242,10 @@ def _init(address: str) -> None:
         take_token(address)
         try:
             with _outliving_its_cluster(), reaching(address):
+                # Without a namespace: Ray gives each program one of its own, where the names of its actors
+                # are its own, and so are those of Spark's. The broker's actors are looked up in theirs.
                 ray.init(
                     address=address,
-                    namespace=NAMESPACE,
                     ignore_reinit_error=True,
                     log_to_driver=False,
                     logging_level=logging.ERROR,

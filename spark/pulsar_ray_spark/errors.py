@@ -18,7 +18,7 @@ class SparkNotUsable(InvalidConfiguration):
 
 
 class SparkAlreadyRunning(PulsarException):
-    """This process has another Spark session already, and there can be only one."""
+    """Another session runs in this process, or in its Ray namespace."""
 
 
 class SparkStopped(PulsarException):

@@ -19,6 +19,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from ray._private import auto_init_hook
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from raydp.spark.ray_cluster_master import RAYDP_SPARK_MASTER_SUFFIX
 
 from pulsar_ray.data.reading.readers import READERS
 from pulsar_ray.data.writing.publishers import PUBLISHERS
@@ -31,7 +32,7 @@ from pulsar_ray_spark.existing_session import check_session
 from pulsar_ray_spark.handover import release_all
 from pulsar_ray_spark.java import JDK_WHEEL, REQUIRED_JAVA, Java, find_java
 from pulsar_ray_spark.java_libraries import remove_java_libraries
-from pulsar_ray_spark.lost_executors import ExecutorReplacement
+from pulsar_ray_spark.lost_executors import APP_MASTER_ACTOR, ExecutorReplacement
 from pulsar_ray_spark.reading import prepare_reads
 from pulsar_ray_spark.running import runs
 from pulsar_ray_spark.session_settings import AskedSettings, SessionSettings, path_with
@@ -78,8 +79,8 @@ def start(
     settings are given than it has; `app_name` is a label and does not count. `spark` is a session that
     somebody else started with RayDP: it is checked and returned, and `stop` leaves it running.
 
-    Raises JavaNotFound, SparkAlreadyRunning, SparkNotUsable or SparkStopped for a wrong `spark`,
-    InvalidConfiguration, or
+    Raises JavaNotFound, SparkAlreadyRunning (also if another program has one in this Ray namespace),
+    SparkNotUsable or SparkStopped for a wrong `spark`, InvalidConfiguration, or
     SparkNotStarted if no executor came up within `start_timeout_s` seconds; after an error nothing is left
     running.
     """
@@ -202,7 +203,7 @@ def _start(
             connect(service_url, data_dir=data_dir, config_file=None, settings={})
         _check_java_workers()
         _shut_jvm()
-        with _placed_master(java), _page_address():
+        with _placed_master(java), _page_address(), _naming_another_session():
             spark: SparkSession = raydp.init_spark(
                 settings.app_name,
                 settings.num_executors,
@@ -249,6 +250,26 @@ def _page_address() -> AbstractContextManager[None]:
     address = node_address()
     is_kept = is_loopback(address) and "SPARK_LOCAL_IP" not in os.environ
     return _variables({"SPARK_LOCAL_IP": address} if is_kept else {})
+
+
+@contextmanager
+def _naming_another_session() -> Iterator[None]:
+    """Raise SparkAlreadyRunning where RayDP finds its names taken.
+
+    It has one app master for each namespace of Ray, whatever the names of the applications.
+    """
+    try:
+        yield
+    except Exception as error:
+        # Ray and RayDP's JVM have types of their own for this, and both name the actor.
+        said = str(error)
+        if not (APP_MASTER_ACTOR in said or (f"{RAYDP_SPARK_MASTER_SUFFIX} " in said and "taken" in said)):
+            raise
+        raise SparkAlreadyRunning(
+            f"another program, or another process of this one, has a Spark session in the Ray namespace "
+            f"{ray.get_runtime_context().namespace!r}, where RayDP allows only one: stop it, or join Ray "
+            "with another namespace, or with none, as Client() does: each program has one of its own then"
+        ) from error
 
 
 @contextmanager
