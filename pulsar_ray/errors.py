@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from pulsar_ray.api_enum import ApiEnum
 
@@ -64,6 +64,9 @@ class Result(ApiEnum):
     Interrupted = 45
 
 
+E = TypeVar("E", bound="PulsarException")
+
+
 class PulsarException(Exception):
     """Base of all errors of the broker and its client.
 
@@ -108,10 +111,11 @@ class PulsarException(Exception):
         self.text = f"{self.text} (message id {message_id})"
         return self
 
-    def again(self) -> PulsarException:
-        """The same error as a new object; every raise of a kept error needs one.
+    def again(self: E) -> E:
+        """The same error as a new object, to keep one that was raised, and to raise one that is kept.
 
-        Otherwise its traceback would grow with each raise, and keep the frames of everybody it was raised to.
+        Otherwise its traceback would grow with each raise, and keep the frames of everybody it was raised to,
+        and with them the handles that the program has forgotten.
         """
         error = copy.copy(self)
         error.__cause__ = self.__cause__

@@ -31,6 +31,9 @@ class ActivityNotifier:
         self._is_stopped = False
         timers = LoopTimers(self._loop)
         core.on_activity = lambda: timers.call_soon(self._begin)
+
+    def start(self) -> None:
+        """Begin to call."""
         self._begin()
 
     def stop(self) -> None:

@@ -150,6 +150,7 @@ class LoopConsumer(Consumer):
         It is stopped when the consumer closes.
         """
         self._activity = teller
+        teller.start()
 
     def take_added(self) -> list[PartitionConsumer]:
         """Partitions with acknowledgments that have to be confirmed and were not sent yet."""

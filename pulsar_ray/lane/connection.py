@@ -252,7 +252,7 @@ class LaneConnection:
         with self._state_lock:
             if self._lost is not None:
                 return
-            self._lost = error
+            self._lost = error.again()
             self._interest.end()
             try:
                 self._sock.shutdown(socket.SHUT_RDWR)  # wakes whoever reads or writes

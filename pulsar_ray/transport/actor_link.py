@@ -435,10 +435,10 @@ class ActorLink:
                 self._attach_once()
                 return
             except AlreadyClosed as error:
-                self.last_error = error
+                self.last_error = error.again()
                 break
             except PulsarException as error:
-                self.last_error = error
+                self.last_error = error.again()
                 logger.debug("attach failed: %s", error)
             except Exception as error:
                 self.last_error = UnknownError(f"attaching failed: {error!r}")

@@ -175,7 +175,7 @@ class RayConnection:
             self._failed(error)
         except AlreadyClosed as error:
             # The program ends: there is nothing to attach again for.
-            self._lost = self._lost or error
+            self._lost = self._lost or error.again()
         except PulsarException as error:
             self._lose(error)
         else:
@@ -232,5 +232,5 @@ class RayConnection:
         with self._work:
             if self._lost is not None:
                 return
-            self._lost = error
+            self._lost = error = error.again()
         self._handler.on_lost(self, error)  # type: ignore[arg-type]

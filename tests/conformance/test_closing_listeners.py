@@ -165,6 +165,30 @@ def ends_in_its_first_call(client: Client, topic: str, end: Callable[[Consumer, 
     )
     wait_until(lambda: outcome, DEADLINE_S, "the end of the first call")
     assert outcome == [None]
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_an_event_listener_may_end_everything_in_its_first_call(
+    broker: Broker, end: Callable[[Consumer, Client], None]
+) -> None:
+    """Its thread has ended behind each test of this module."""
+    topic = broker.topic()
+    for _ in range(10):
+        client, ended = broker.client(), threading.Event()
+
+        class Ends(Told):
+            def became_active(self, consumer: Consumer, partition_id: int) -> None:
+                try:
+                    end(consumer, client)  # noqa: B023 - the listener ends before the next round
+                finally:
+                    ended.set()  # noqa: B023 - as above
+
+        try:
+            client.subscribe(topic, "s", ConsumerType.Failover, consumer_event_listener=Ends())
+        except AlreadyClosed:
+            assert end is not ENDS["close"]
+        assert ended.wait(DEADLINE_S)
+        assert len(client._handles) == 0
     wait_until(lambda: not listener_threads(), DEADLINE_S, "the end of the listener's thread")
     assert len(client._handles) == 0
 

@@ -93,12 +93,13 @@ class Consumer(LazyHandle):
         self._listener = MessageListenerThread(self._core, listen, paused=self._options.start_paused)
 
     def start_listening(self) -> None:
-        """Start the listener, if there is one.
+        """Start the listeners, if there are any.
 
-        Its first call may close this consumer and its client.
+        Their first call may close this consumer and its client, which have to know it and them by then.
         """
-        if self._listener is not None:
-            self._listener.start()
+        for listener in (self._activity, self._listener):
+            if listener is not None:
+                listener.start()
 
     # --- receiving --------------------------------------------------------------------------------
 

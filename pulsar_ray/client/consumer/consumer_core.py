@@ -210,7 +210,7 @@ class ConsumerCore:
     def fail(self, error: PulsarException) -> None:
         """End the consumer: every receive from now on raises `error`."""
         with self.lock:
-            self.error = self.error or error
+            self.error = self.error or error.again()
             self._arrivals.notify()
             receivers, self._receivers = self._receivers, WaitingReceivers()
         receivers.fail(error)

@@ -98,7 +98,7 @@ class ConsumerPartitions:
         """Go on without a partition that is away, until it is back."""
         if route.topic not in self.absent:
             logger.warning("the consumer goes on without %s: %s", route.topic, absence)
-        self.absent[route.topic] = absence
+        self.absent[route.topic] = absence.again()
 
     def remove(self, partition: PartitionConsumer) -> None:
         """Remove a partition that is no more; what it had delivered is not handed out."""

@@ -21,7 +21,10 @@ The partition is -1 on a topic without partitions.
 
 
 class ListenerRunner(Protocol):
-    """Calls a listener until it is stopped."""
+    """Calls a listener from its start on until it is stopped."""
+
+    def start(self) -> None:
+        """Begin to call."""
 
     def stop(self) -> None:
         """Call no more."""
@@ -38,6 +41,9 @@ class EventListenerThread:
         self._changes = changes
         self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name="pulsar-ray-activity", daemon=True)
+
+    def start(self) -> None:
+        """Begin to call; nobody is called behind `stop`."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -47,7 +53,7 @@ class EventListenerThread:
         """
         self._is_stopped = True
         self._changes.put(None)
-        if self._thread is not threading.current_thread() and may_wait():
+        if self._thread.is_alive() and self._thread is not threading.current_thread() and may_wait():
             self._thread.join(timeout=STOP_S)
 
     def _run(self) -> None:

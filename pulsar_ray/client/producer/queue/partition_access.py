@@ -57,7 +57,7 @@ class PartitionAccess:
 
     def await_opening(self, absence: WrongNode) -> None:
         """Take the partition for absent before it has answered for the first time."""
-        self._absent_since_opening = absence
+        self._absent_since_opening = absence.again()
 
     def answered(self) -> None:
         """Forget why the partition did not answer."""
@@ -82,7 +82,7 @@ class PartitionAccess:
     def end(self, error: PulsarException) -> None:
         """Raise `error` from now on."""
         self.is_open = False
-        self.error = error
+        self.error = error.again()
 
     def raise_if_ended(self) -> None:
         """Raise what ended the queue, if anything did."""
