@@ -112,7 +112,7 @@ class PulsarException(Exception):
         return self
 
     def again(self: E) -> E:
-        """The same error as a new object, to keep one that was raised, and to raise one that is kept.
+        """Return the same error as a new object, to keep it or to raise a kept one.
 
         Otherwise its traceback would grow with each raise, and keep the frames of everybody it was raised to,
         and with them the handles that the program has forgotten.
