@@ -112,7 +112,7 @@ class PulsarException(Exception):
         return self
 
     def again(self: E) -> E:
-        """Return the same error as a new object, to keep it or to raise a kept one.
+        """Return the error as a new object, to be kept or raised.
 
         Otherwise its traceback would grow with each raise, and keep the frames of everybody it was raised to,
         and with them the handles that the program has forgotten.
