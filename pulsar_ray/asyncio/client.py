@@ -15,6 +15,7 @@ from pulsar_ray.asyncio.consumer import Consumer
 from pulsar_ray.asyncio.loop_handles import LoopClient, LoopConsumer, LoopProducer, LoopReader, shared_client
 from pulsar_ray.asyncio.producer import Producer
 from pulsar_ray.asyncio.reader import Reader
+from pulsar_ray.client.endpoint.last_words import exit_on_sigterm
 from pulsar_ray.client.options.checks import check_flag, refuse
 from pulsar_ray.client.options.client_options import ClientOptions
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
@@ -79,6 +80,8 @@ class Client:
     """
 
     def __init__(self, service_url: str = "auto", **kwargs: Any) -> None:
+        # Ray is joined on another thread than the main one, so it will not do that.
+        exit_on_sigterm()
         self._use(LoopClient(service_url, **kwargs))
 
     def _use(self, client: LoopClient) -> None:

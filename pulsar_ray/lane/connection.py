@@ -235,6 +235,9 @@ class LaneConnection:
         """
         self.send([packet])
 
+    def write_at_once(self) -> None:
+        """Do nothing: the I/O thread writes as long as the process lives."""
+
     def close(self) -> None:
         """Write what is queued if the kernel takes it, and close; `on_lost` is not called.
 

@@ -30,7 +30,7 @@ from pulsar_ray.lane.handshake import open_lane
 from pulsar_ray.lane.hello import HelloFields, parse_error
 from pulsar_ray.lane.io_thread import IoThread
 from pulsar_ray.lane.limits import LaneLimits
-from pulsar_ray.session.packet import CARRIER_TYPES, ERROR, Buffer, PacketParser
+from pulsar_ray.session.packet import CARRIER_TYPES, ERROR, Buffer, PacketParser, total_bytes
 
 CONNECT_DEADLINE_S = 5.0
 
@@ -59,6 +59,7 @@ class LoopConnection(asyncio.BufferedProtocol):
         self._parser = PacketParser(max_packet_bytes=limits.packet_bytes)
         self._transport: asyncio.Transport | None = None
         self._lost: PulsarException | None = None
+        self._writes_at_once = False
 
     @classmethod
     def connect(
@@ -108,7 +109,9 @@ class LoopConnection(asyncio.BufferedProtocol):
         """Queue whole packets. Raises the error the connection was lost with. `waits` makes no difference."""
         if self._lost is not None:
             raise self._lost.again()
-        if threading.get_ident() == self._loop_thread:
+        if self._writes_at_once:
+            self._write_directly(buffers)
+        elif threading.get_ident() == self._loop_thread:
             self._write(buffers)
         else:
             self._loop.call_soon_threadsafe(self._write, buffers)
@@ -129,6 +132,13 @@ class LoopConnection(asyncio.BufferedProtocol):
 
         The session of a program that computes on its loop for minutes must not end. From any thread.
         """
+        self._write_directly([packet])
+
+    def write_at_once(self) -> None:
+        """Write in the thread that sends, from now on, if the loop runs no more."""
+        self._writes_at_once = not self._loop.is_running()
+
+    def _write_directly(self, buffers: Sequence[Buffer]) -> None:
         with self._write_lock:
             transport = self._transport
             # Bytes that are queued will soon show that this process lives; and a packet of which a part
@@ -136,10 +146,10 @@ class LoopConnection(asyncio.BufferedProtocol):
             if self._lost is not None or transport is None or transport.get_write_buffer_size():
                 return
             try:
-                written = self._sock.send(packet, socket.MSG_DONTWAIT)
+                written = self._sock.sendmsg(buffers, (), socket.MSG_DONTWAIT)
             except OSError:  # full, or lost: the loop finds out
                 return
-        if written != len(packet):
+        if written != total_bytes(buffers):
             self._lose(SessionLost("a packet could be written only in part"))
 
     @property

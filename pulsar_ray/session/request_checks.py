@@ -12,6 +12,7 @@ from pulsar_ray.session.requests import (
     CloseEndpoint,
     Credit,
     Follow,
+    Leave,
     MoveHold,
     NegativeAcknowledge,
     OpenConsumer,
@@ -73,5 +74,5 @@ _PLAIN: dict[type[Any], tuple[tuple[type[Any], ...], tuple[int, ...]]] = {
 }
 _CHECKS: dict[type[Any], tuple[Check, ...]] = {
     kind: _checks_of(kind)
-    for kind in (OpenProducer, MoveHold, OpenConsumer, Acknowledge, NegativeAcknowledge, Call)
+    for kind in (OpenProducer, MoveHold, OpenConsumer, Acknowledge, NegativeAcknowledge, Call, Leave)
 }

@@ -284,6 +284,8 @@ class OpenConsumer(NamedTuple):
 
     All that it does not have of a batch in `held` is acknowledged.
     """
+    count_crashes: Flag = True
+    """Whether messages fail by a crash of this consumer."""
 
 
 class ConsumerOpened(NamedTuple):
@@ -470,6 +472,15 @@ class Pong(NamedTuple):
     number: int
 
 
+class Leave(NamedTuple):
+    """Client to actor: the client's process ends in order, and its session with it.
+
+    Messages in hand go to others as behind a close, uncounted. A session without this word ends in a crash.
+    """
+
+    reason: Text
+
+
 class MovedNotice(NamedTuple):
     """Actor to client: the actor has gone; resolve and attach again.
 
@@ -508,6 +519,7 @@ Request = (
     | Call
     | Ping
     | Pong
+    | Leave
     | MovedNotice
 )
 
@@ -539,6 +551,7 @@ PACKET_TYPES: dict[int, type[Any]] = {
     51: Ping,
     52: Pong,
     53: MovedNotice,
+    54: Leave,
 }
 TYPE_OF = {cls: number for number, cls in PACKET_TYPES.items()}
 

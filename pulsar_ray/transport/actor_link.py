@@ -39,7 +39,7 @@ from pulsar_ray.lane.io_thread import IoThread
 from pulsar_ray.lane.timers import LoopTimers, Timers
 from pulsar_ray.session.packet import Buffer, Packet
 from pulsar_ray.session.publish_packets import RECEIPT, receipts_by_producer
-from pulsar_ray.session.requests import MovedNotice, Pong, Request, decode_request, encode_request
+from pulsar_ray.session.requests import Leave, MovedNotice, Pong, Request, decode_request, encode_request
 from pulsar_ray.transport.actor_attacher import ActorAttacher
 from pulsar_ray.transport.actor_names import topic_of_actor
 from pulsar_ray.transport.carrier_waiters import CarrierWaiters, WakeableEvent
@@ -100,6 +100,8 @@ class ActorLink:
         False again once an attempt to attach has ended.
         """
         self._closed = False
+        self._leaves_over: Connection | None = None
+        """The carrier over which this process has told that it ends."""
         self._is_over = False
         """Closed, and every waiting caller was given the reason."""
         self._ended: PulsarException | None = None
@@ -382,6 +384,9 @@ class ActorLink:
             if connection is None or self._connection is not connection:
                 return
             self._connection = None
+            if connection is self._leaves_over:
+                # The actor has taken the last word. Threads of the application end with the process.
+                return
             # Endpoints learn of it before anything can attach again, whoever asks for that, so that nobody
             # writes to a carrier it is not open on, or takes one that it is open on for lost.
             self._is_losing = True
@@ -423,7 +428,7 @@ class ActorLink:
 
     def _start_attaching(self) -> None:
         """Start an attempt to attach, unless one runs; called with the state lock held."""
-        if self._is_attaching or self._is_losing or self._closed:
+        if self._is_attaching or self._is_losing or self._closed or self._leaves_over is not None:
             return
         self._is_attaching = True
         threading.Thread(target=self._attach_until_done, name="pulsar-ray-attach", daemon=True).start()
@@ -507,13 +512,41 @@ class ActorLink:
         if connection.is_lost:
             self._lost(connection, SessionLost("lost while attaching"))
 
+    # --- ending -----------------------------------------------------------------------------------
+
+    def leave(self) -> None:
+        """Tell the actor, behind the last words of the endpoints, that this process ends.
+
+        On the I/O thread; nothing blocks. Nobody attaches again.
+        """
+        connection = self._connection
+        if connection is None:
+            return
+        self._leaves_over = connection
+        with contextlib.suppress(PulsarException, OSError, RuntimeError):  # lost meanwhile, or its loop is
+            connection.write_at_once()
+            for endpoint in list(self._endpoints.values()):
+                endpoint.send_last()
+            connection.send(encode_request(Leave("its process ends")))
+
+    @property
+    def has_left(self) -> bool:
+        """Whether the actor has answered `leave`, by ending the session, or cannot any more."""
+        left = self._leaves_over
+        if left is None or left.is_lost:
+            return True
+        # A loop that has stopped reads no answer; the tunnel has threads of its own.
+        return left.kind != "ray" and left.has_unread
+
     def end(self, error: PulsarException) -> None:
         """End the link, because the actor will not come back.
 
-        Its endpoints are refused, and every later request fails with `error`.
+        Its endpoints are refused, and every later request fails with `error`. The actor may be there all the
+        same, if this process has left its Ray: it is told.
         """
         self._ended = error
-        self._drop()
+        if (connection := self._drop()) is not None:
+            _close_in_order(connection)
         try:
             for endpoint in list(self._endpoints.values()):
                 endpoint.on_detached()
@@ -525,7 +558,8 @@ class ActorLink:
     def close(self) -> None:
         """Drop the carrier; the actor's session ends with it."""
         try:
-            self._drop()
+            if (connection := self._drop()) is not None:
+                connection.close()
         finally:
             self._finish()
 
@@ -533,11 +567,20 @@ class ActorLink:
         self._is_over = True
         self._waiters.wake_all()
 
-    def _drop(self) -> None:
+    def _drop(self) -> Connection | None:
+        """Have no carrier from now on; returns that of before, to be closed."""
         with self._state:
             self._closed = True
             self.is_asleep = False
             connection, self._connection = self._connection, None
             self._state.notify_all()
-        if connection is not None:
-            connection.close()
+        return connection
+
+
+def _close_in_order(connection: Connection) -> None:
+    def leave_and_close() -> None:
+        with contextlib.suppress(PulsarException, OSError, RuntimeError):
+            connection.send(encode_request(Leave("its process has left Ray")))
+        connection.close()
+
+    IoThread.get().call_soon(leave_and_close)

@@ -36,6 +36,9 @@ class Endpoint(Protocol):
         (incarnation, whether its end calls for an election); None of other endpoints.
         """
 
+    def send_last(self) -> None:
+        """Send what a close would send first: this process ends. It must not block."""
+
     def reopen(self, attached: AttachReply) -> None:
         """A new attachment stands: open again and resend what is pending."""
 

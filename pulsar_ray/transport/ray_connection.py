@@ -99,6 +99,9 @@ class RayConnection:
         """Queue a small packet that shows that this process lives."""
         self.send([packet])
 
+    def write_at_once(self) -> None:
+        """Do nothing: a thread takes packets up as long as the process lives."""
+
     @property
     def has_unread(self) -> bool:
         """Whether packets arrived that the loop has not handled yet.

@@ -36,6 +36,7 @@ from pulsar_ray.session.requests import (
     PROTOCOL_VERSION,
     Done,
     Failed,
+    Leave,
     MovedNotice,
     Ping,
     Pong,
@@ -234,6 +235,9 @@ class SessionHost:
             check_request(request)
             if type(request) is Ping:
                 session.send(encode_request(Pong(request.number)))
+            elif type(request) is Leave:
+                self.sessions.end(session)
+                return
             else:
                 server.on_request(session, request, packet.body)
 

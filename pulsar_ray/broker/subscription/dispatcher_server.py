@@ -300,7 +300,7 @@ class DispatcherServer:
         for endpoint in list(session.endpoints.values()):
             subscription = self._subscription_of(endpoint)
             if subscription is not None and isinstance(endpoint, ConsumerEndpoint):
-                subscription.detach(endpoint)
+                subscription.detach(endpoint, crashed=crashed)
                 self.subscriptions.forget_reader(subscription)
         self._report_consumers()
         self._update_arming()

@@ -41,8 +41,8 @@ class OpenSubscription(Protocol):
         Raises ConsumerBusy, also for one consumer too many, and SessionLost if the session ended meanwhile.
         """
 
-    def detach(self, endpoint: ConsumerEndpoint) -> None:
-        """Remove a consumer whose session ended with a crash."""
+    def detach(self, endpoint: ConsumerEndpoint, *, crashed: bool) -> None:
+        """Remove a consumer whose session has ended, with a crash or in order."""
 
     async def close_consumer(self, endpoint: ConsumerEndpoint) -> None:
         """Remove a consumer that left by itself; durable when this returns."""

@@ -171,15 +171,18 @@ class ServedSubscription:
         endpoint.open(again, attachment.generation)
         self.turn.consumer_opened()
 
-    def detach(self, endpoint: ConsumerEndpoint) -> None:
-        """Let everything wait again that a consumer holds whose session ended with a crash."""
+    def detach(self, endpoint: ConsumerEndpoint, *, crashed: bool) -> None:
+        """Let everything wait again that a consumer holds whose session has ended.
+
+        With a crash what its application had in hand is suspect, unless its policy counts none.
+        """
         if self.consumers.remove(endpoint):
             self.counts.traffic.left(endpoint)
-            self.counts.traffic.crashed += 1
+            self.counts.traffic.crashed += crashed
             counter = endpoint.handed_over
             crash = self.core.remove_consumer(
                 endpoint.incarnation,
-                Departure.CRASHED,
+                Departure.CRASHED if crashed and endpoint.count_crashes else Departure.CLOSED,
                 handed_over=None if counter is None else counter.read(),
             )
             if crash is not None and crash.handed_over:

@@ -194,6 +194,11 @@ class DispatcherSession:
 
     # --- ending -----------------------------------------------------------------------------------
 
+    def send_last(self) -> None:
+        """Send acknowledgments and failures that wait, for the process ends."""
+        if self._requests.is_open:
+            self._ack_sender.send_last()
+
     def on_refused(self, error: PulsarException) -> None:
         """End, for the subscription was deleted, or will not have this consumer again."""
         if self._is_opening or self._attached is None:

@@ -166,6 +166,7 @@ class PartitionConsumer:
                 chunk_limits=options.chunk_limits,
                 redeliveries=deliveries.redeliveries,
                 parts=parts,
+                count_crashes=options.count_crashes,
             )
 
     def _on_request(self, request: Any, body: memoryview) -> None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from pulsar_ray.client.endpoint.cluster_connection import ClusterConnection
+from pulsar_ray.client.endpoint.last_words import LAST_WORDS
 from pulsar_ray.client.endpoint.wake_poll import WakePoll
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.errors import PulsarException, SubscriptionNotFound, TopicNotFound
@@ -175,6 +176,7 @@ class ActorLinks:
             link = self._by_address.pop(address, None)
             unused = self._take_unused()
             if link is None or link.is_closed:
+                LAST_WORDS.know(self)
                 link = ActorLink(
                     self._connection.cluster,
                     address,
@@ -212,6 +214,9 @@ class ActorLinks:
         with self._lock:
             links, self._by_address = self._by_address, {}
         for link in links.values():
+            if not self.are_served:
+                # No close was answered on a loop that is closed.
+                link.leave()
             link.close()
 
     def _end(self, error: PulsarException) -> None:

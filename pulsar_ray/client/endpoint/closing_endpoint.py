@@ -71,6 +71,9 @@ class ClosingEndpoint:
         self._link.remove_endpoint(self._endpoint_id)
         self._is_closed.set()
 
+    def send_last(self) -> None:
+        """Do nothing: the close is requested already."""
+
     def reopen(self, _attached: AttachReply) -> None:
         """Request the close again: this may be the session that the endpoint is open in."""
         self._request_close()

@@ -173,6 +173,11 @@ class ConsumerOptions:
         policy = self.dead_letter_policy
         return None if policy is None or self.consumer_type not in _UNORDERED else policy.max_redeliver_count
 
+    @property
+    def count_crashes(self) -> bool:
+        """Whether a message that ended the consumer's process has failed."""
+        return self.dead_letter_policy is None or self.dead_letter_policy.count_crashes
+
     @classmethod
     def from_arguments(cls, **arguments: Any) -> ConsumerOptions:
         """Check the arguments of a call of `subscribe`.

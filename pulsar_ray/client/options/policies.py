@@ -173,7 +173,8 @@ ProducerCustomizer = Callable[[DeadLetterProducerContext, dict[str, Any]], None]
 class ConsumerDeadLetterPolicy:
     """After how many redeliveries a message is moved away, and where to.
 
-    Raises ValueError below one redelivery.
+    With `count_crashes=False` the end of a consumer's process counts as no failure, whatever ended it: then a
+    message that ends each process comes for ever. Raises ValueError below one redelivery.
     """
 
     def __init__(
@@ -185,6 +186,7 @@ class ConsumerDeadLetterPolicy:
         retry_letter_topic: str | None = None,
         dead_letter_producer_customizer: ProducerCustomizer | None = None,
         retry_letter_producer_customizer: ProducerCustomizer | None = None,
+        count_crashes: bool = True,
     ) -> None:
         check_number("max_redeliver_count", max_redeliver_count, 1)
         check_optional_text("dead_letter_topic", dead_letter_topic)
@@ -192,12 +194,14 @@ class ConsumerDeadLetterPolicy:
         check_optional_text("retry_letter_topic", retry_letter_topic)
         check_callable("dead_letter_producer_customizer", dead_letter_producer_customizer, "a function")
         check_callable("retry_letter_producer_customizer", retry_letter_producer_customizer, "a function")
+        check_flag("count_crashes", count_crashes)
         self._max_redeliver_count = max_redeliver_count
         self._dead_letter_topic = dead_letter_topic or ""
         self._initial_subscription_name = initial_subscription_name or ""
         self._retry_letter_topic = retry_letter_topic or ""
         self.dead_letter_producer_customizer = dead_letter_producer_customizer
         self.retry_letter_producer_customizer = retry_letter_producer_customizer
+        self._count_crashes = count_crashes
 
     @property
     def max_redeliver_count(self) -> int:
@@ -217,6 +221,11 @@ class ConsumerDeadLetterPolicy:
     def retry_letter_topic(self) -> str:
         """Empty for the default name."""
         return self._retry_letter_topic
+
+    @property
+    def count_crashes(self) -> bool:
+        """Whether a message that ended its consumer's process has failed."""
+        return self._count_crashes
 
     def policy(self) -> ConsumerDeadLetterPolicy:
         return self

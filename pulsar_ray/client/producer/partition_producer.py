@@ -229,6 +229,10 @@ class PartitionProducer:
         """End this producer: unconfirmed messages and later calls get `error`."""
         self.queue.end(error)
 
+    def send_last(self) -> None:
+        """Write the batch that is open, for the process ends."""
+        self.queue.seal()
+
     def flush(self, deadline: float) -> None:
         """Wait until everything added so far is confirmed or failed. Raises Timeout."""
         self.queue.check()

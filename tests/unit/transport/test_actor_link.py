@@ -11,6 +11,7 @@ import pytest
 
 from pulsar_ray.errors import (
     AlreadyClosed,
+    BrokerGone,
     ConsumerBusy,
     NotConnected,
     PulsarException,
@@ -25,6 +26,7 @@ from pulsar_ray.session.requests import (
     Call,
     Done,
     Failed,
+    Leave,
     MovedNotice,
     Pong,
     Request,
@@ -70,6 +72,8 @@ class StubConnection:
     def room(self, _length: int) -> None: ...
 
     def keep_alive(self, _packet: bytes) -> None: ...
+
+    def write_at_once(self) -> None: ...
 
     def wait(self, _awaited: Any, _deadline: float) -> bool:
         self.waits += 1
@@ -137,6 +141,9 @@ class Endpoint:
 
     def reopen(self, attached: AttachReply) -> None:
         self.told.append(("reopen", attached.attachment))
+
+    def send_last(self) -> None:
+        self.told.append("last")
 
     def on_detached(self) -> None:
         self.told.append("detached")
@@ -325,6 +332,36 @@ def test_closing_wakes_who_waits_for_the_link_and_for_an_answer(link_to: MakeLin
     with pytest.raises(AlreadyClosed):
         link.ensure_attached(deadline())
     assert not link.wait(Completion(), deadline())
+
+
+def test_a_link_of_a_process_that_ends_leaves_behind_its_endpoints_and_attaches_no_more(
+    link_to: MakeLink,
+) -> None:
+    actor = Actor()
+    link = link_to(actor)
+    link.ensure_attached(deadline())
+    endpoint = Endpoint()
+    link.add_endpoint(7, endpoint)
+    link.leave()
+    assert endpoint.told == ["last"]
+    assert [type(request) for request in actor.connection.sent] == [Leave]
+    before = link.has_left
+    actor.connection.lose()
+    assert (before, link.has_left) == (False, True)
+    link.begin_attaching()
+    with pytest.raises(Timeout):
+        link.ensure_attached(time.monotonic() + 0.05)
+    assert endpoint.told == ["last"], "nothing is called back while the interpreter ends"
+    assert len(actor.connections) == 1
+
+
+def test_a_link_ended_because_the_process_left_ray_says_so(link_to: MakeLink) -> None:
+    actor = Actor()
+    link = link_to(actor)
+    link.ensure_attached(deadline())
+    link.end(BrokerGone("left"))
+    wait_until(lambda: actor.connection.is_closed)
+    assert [type(request) for request in actor.connection.sent] == [Leave]
 
 
 def test_a_caller_that_waits_turns_to_each_new_carrier_and_sleeps_between(link_to: MakeLink) -> None:

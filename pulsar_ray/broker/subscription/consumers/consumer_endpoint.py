@@ -41,6 +41,7 @@ class ConsumerEndpoint:
         """How many messages it moved to dead letter topics, and why not more."""
         self.handed_over = None if request.handed_over is None else CounterView.open(request.handed_over)
         """The client's count of messages that left its queue, if it can be seen."""
+        self.count_crashes = request.count_crashes
         self._attachment = session.attachment
         self._sender = sender
         self._is_open = False

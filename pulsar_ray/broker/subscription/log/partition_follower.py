@@ -73,6 +73,9 @@ class PartitionFollower:
     def on_refused(self, error: PulsarException) -> None:
         """Do nothing: the topic was deleted, and the controller ends this actor too."""
 
+    def send_last(self) -> None:
+        """Do nothing: a follower holds nothing back."""
+
     def on_detached(self) -> None:
         """Do nothing: missed packets are made up for after the next attach."""
 

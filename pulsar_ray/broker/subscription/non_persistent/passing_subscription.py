@@ -90,11 +90,11 @@ class PassingSubscription:
         self._core.elect()
         self.consumers.notify_active(self._core.type.active, GENERATION)
 
-    def detach(self, endpoint: ConsumerEndpoint) -> None:
-        """Remove a consumer whose session ended with a crash: others get what is published next."""
+    def detach(self, endpoint: ConsumerEndpoint, *, crashed: bool) -> None:
+        """Remove a consumer whose session has ended: others get what is published next."""
         if self.consumers.remove(endpoint):
             self._traffic.left(endpoint)
-            self._traffic.crashed += 1
+            self._traffic.crashed += crashed
             self._remove(endpoint)
 
     async def close_consumer(self, endpoint: ConsumerEndpoint) -> None:

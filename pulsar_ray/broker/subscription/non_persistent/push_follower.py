@@ -94,6 +94,9 @@ class PushFollower:
     def on_refused(self, error: PulsarException) -> None:
         """Do nothing: the topic was deleted, and the controller ends this actor too."""
 
+    def send_last(self) -> None:
+        """Do nothing: a follower holds nothing back."""
+
     def on_detached(self) -> None:
         """Do nothing: nothing that was missed comes again."""
 

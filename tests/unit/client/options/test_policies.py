@@ -65,6 +65,13 @@ def test_unset_names_of_a_dead_letter_policy_read_back_empty() -> None:
     assert policy.retry_letter_topic == ""
 
 
+def test_a_dead_letter_policy_counts_crashes_unless_told_not_to() -> None:
+    assert ConsumerDeadLetterPolicy(3).count_crashes
+    assert not ConsumerDeadLetterPolicy(3, count_crashes=False).count_crashes
+    with pytest.raises(ValueError, match="count_crashes"):
+        ConsumerDeadLetterPolicy(3, count_crashes="no")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     "ranges",
     [[], [(0, 65_536)], [(-1, 5)], [(5, 4)], [(0, 10), (10, 20)], [(0, 100), (5, 6)], [(1,)], ["ab"], "0-5"],

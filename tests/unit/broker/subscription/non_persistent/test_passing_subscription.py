@@ -141,7 +141,7 @@ def test_the_next_failover_consumer_is_notified_and_gets_what_is_published_next(
         assert [reset.is_active for reset in served.sent(1, Reset)] == [True]
         assert [reset.is_active for reset in served.sent(2, Reset)] == [False]
         served.publish(0)
-        served.subscription.detach(served.endpoint(1))
+        served.subscription.detach(served.endpoint(1), crashed=True)
         assert [reset.is_active for reset in served.sent(2, Reset)] == [False, True]
         assert served.subscription.stats()["activeConsumerName"] == "c2"
         served.publish(1)
