@@ -6,21 +6,13 @@ message, and many never do.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pulsar_ray.on_demand import OnDemand
 
 __all__ = ["np"]
 
 if TYPE_CHECKING:
     import numpy as np
 else:
-
-    class _OnDemand:
-        """Looks each name up once."""
-
-        def __getattr__(self, name: str) -> Any:
-            value = getattr(importlib.import_module("numpy"), name)
-            setattr(self, name, value)
-            return value
-
-    np = _OnDemand()
+    np = OnDemand("numpy")

@@ -1,4 +1,4 @@
-"""From nothing to the first message, against bare Ray and bare actors; each in a process of its own."""
+"""From nothing to the first message, and what each actor's start costs, against bare Ray and bare actors."""
 
 from __future__ import annotations
 
@@ -6,15 +6,22 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measuring.environment import Environment
+import psutil
+import ray
+
+import pulsar_ray
+from benchmarks.measuring.environment import Broker, Environment
 from benchmarks.measuring.measure import p50
 from benchmarks.measuring.results import Row
 
 ROUNDS = 3
 PARTITIONS = 4
+MANY_PARTITIONS = 16
+ACTOR_ROUNDS = 6
 
 
 def run(env: Environment) -> list[Row]:
@@ -43,7 +50,105 @@ def run(env: Environment) -> list[Row]:
             1.5,
             at_most=True,
         ),
+        *_actors(env),
     ]
+
+
+def _actors(env: Environment) -> list[Row]:
+    """What actors take on a Ray and a broker that run, by turns with as many bare ones."""
+    found: dict[str, list[float]] = {}
+
+    def note(name: str, value: float) -> None:
+        found.setdefault(name, []).append(value)
+
+    with env.broker() as broker:
+        client = broker.client
+        client.subscribe(broker.topic(), "sub").close()
+        for _ in range(env.count(ACTOR_ROUNDS)):
+            seconds, cpu = _bare(2)
+            note("two bare", seconds)
+            note("bare cpu", sum(cpu) / 2)
+            topic = broker.topic()
+            began = time.perf_counter()
+            consumer = client.subscribe(topic, "sub")
+            note("topic", time.perf_counter() - began)
+            for kind, pid in broker.pids(topic, "sub").items():
+                note(f"{kind} cpu", _cpu(pid))
+            consumer.close()
+        for _ in range(env.count(ROUNDS)):
+            note("many bare", _bare(MANY_PARTITIONS)[0])
+            note("many", _many(broker))
+    middle = {name: p50(values) for name, values in found.items()}
+    bare = middle["bare cpu"]
+    return [
+        *(
+            Row(
+                f"a {kind}'s process until it serves: CPU",
+                f"{middle[f'{kind} cpu']:.2f} s",
+                f"a bare actor's {bare:.2f} s",
+                middle[f"{kind} cpu"] / bare,
+                1.45,
+                at_most=True,
+            )
+            for kind in ("partition", "dispatcher")
+        ),
+        Row(
+            "new topic with a subscription, on a broker that runs",
+            f"{middle['topic']:.2f} s",
+            f"two bare actors at once {middle['two bare']:.2f} s",
+            middle["topic"] / middle["two bare"],
+            1.5,
+            at_most=True,
+        ),
+        Row(
+            f"new topic of {MANY_PARTITIONS} partitions, a message to each confirmed",
+            f"{middle['many']:.2f} s",
+            f"{MANY_PARTITIONS} bare actors at once {middle['many bare']:.2f} s",
+            middle["many"] / middle["many bare"],
+            1.5,
+            at_most=True,
+        ),
+    ]
+
+
+@ray.remote(num_cpus=0)
+class _Bare:
+    def pid(self) -> int:
+        return os.getpid()
+
+
+def _bare(count: int) -> tuple[float, list[float]]:
+    """Seconds until so many bare actors answer, and the CPU seconds of each; they are gone afterwards."""
+    began = time.perf_counter()
+    actors = [_Bare.remote() for _ in range(count)]  # type: ignore[attr-defined] # of Ray's decorator
+    pids = ray.get([actor.pid.remote() for actor in actors])
+    seconds = time.perf_counter() - began
+    cpu = [_cpu(pid) for pid in pids]
+    for actor in actors:
+        ray.kill(actor)
+    return seconds, cpu
+
+
+def _cpu(pid: int) -> float:
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)
+
+
+def _many(broker: Broker) -> float:
+    topic = broker.topic()
+    began = time.perf_counter()
+    with pulsar_ray.Admin(data_dir=broker.directory / "data") as admin:
+        admin.topics.create_partitioned_topic(topic, MANY_PARTITIONS)
+    producer = broker.client.create_producer(
+        topic,
+        batching_enabled=False,
+        message_routing_mode=pulsar_ray.PartitionsRoutingMode.RoundRobinDistribution,
+    )
+    for _ in range(MANY_PARTITIONS):
+        producer.send(b"x")
+    seconds = time.perf_counter() - began
+    producer.close()
+    return seconds
 
 
 def _run(script: str, directory: Path) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cache
+from typing import Any, cast
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -24,7 +25,8 @@ _CTL_METHODS = (
 _DATA_METHODS = ("attach", "exchange", "stay", "watch", "await_wake", "watch_client")
 
 
-def _remote(cls: type[Any]) -> Any:
+@cache  # Ray would pickle and export the class anew for each actor
+def _remote(cls: Any) -> Any:
     for group, names in (("ctl", _CTL_METHODS), (DATA, _DATA_METHODS)):
         for name in names:
             if hasattr(cls, name):
@@ -49,7 +51,7 @@ def create(cls: type[Any], name: str, node_id: str | None, *args: Any) -> Any:
     if node_id is not None:
         strategy = NodeAffinitySchedulingStrategy(node_id, soft=False)
     return (
-        _remote(cls)
+        _remote(cast(Any, cls))
         .options(
             name=name,
             namespace=NAMESPACE,

@@ -17,6 +17,7 @@ import psutil
 import ray
 
 from pulsar_ray.actors.broker_process import begin_broker_process
+from pulsar_ray.actors.own_bytecode import compile_later
 from pulsar_ray.actors.watching.node_metrics import NodeMetrics
 from pulsar_ray.actors.watching.silence import is_silent
 from pulsar_ray.broker.health.disk_level import REMEDY, DiskLevel, DiskWatch, judge_disk
@@ -59,6 +60,7 @@ class StoreActor:
 
     def __init__(self, data_dir: str, settings: Settings) -> None:
         begin_broker_process("store", settings)
+        compile_later()
         self._path = Path(data_dir).expanduser()
         self._settings = settings
         self._ledgers = self._path / "p"

@@ -9,12 +9,11 @@ import time
 from concurrent.futures import wait
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pulsar_ray.actors.broker_process import begin_broker_process, say_serving
 from pulsar_ray.actors.lane_actor import REPORT_DEADLINE_S, LaneActor
 from pulsar_ray.actors.made_partitions import must_be_there, tell_made
-from pulsar_ray.broker.partition.non_persistent.non_persistent_partition import NonPersistentPartitionServer
 from pulsar_ray.broker.partition.partition_server import PartitionServer
 from pulsar_ray.broker.partition.partition_start import start_partition
 from pulsar_ray.broker.partition.partition_stats import describe_found
@@ -30,6 +29,11 @@ from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.actor_names import CONTROLLER, partition_name
 from pulsar_ray.transport.ray_cluster import RayCluster
 from pulsar_ray.transport.this_ray import node_id, was_restarted
+
+if TYPE_CHECKING:
+    from pulsar_ray.broker.partition.non_persistent.non_persistent_partition import (
+        NonPersistentPartitionServer,
+    )
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +95,10 @@ class TopicPartition(LaneActor):
             )
             found = describe_found(server.ledger)
         else:
+            from pulsar_ray.broker.partition.non_persistent.non_persistent_partition import (  # noqa: PLC0415 - rare
+                NonPersistentPartitionServer,
+            )
+
             await host.start()
             self._server = NonPersistentPartitionServer(
                 topic, self._in_force, self._clock, self._owner.loop, host, self._fatal

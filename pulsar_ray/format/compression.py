@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import threading
 import zlib
-from typing import cast
-
-import lz4.block
-import snappy
-import zstandard
+from functools import cached_property
+from typing import TYPE_CHECKING, cast
 
 from pulsar_ray.format.checksum import Buffer
+from pulsar_ray.on_demand import OnDemand
+
+if TYPE_CHECKING:
+    import lz4.block as lz4_block
+    import snappy
+    import zstandard
+else:
+    # Few dispatchers ever unpack a payload.
+    lz4_block, snappy, zstandard = map(OnDemand, ("lz4.block", "snappy", "zstandard"))
 
 NONE = 0
 LZ4 = 1
@@ -34,9 +40,13 @@ class UnknownCodec(ValueError):
 class _ZstdContexts(threading.local):
     """One compressor and decompressor per thread: they are costly to make and not thread-safe."""
 
-    def __init__(self) -> None:
-        self.compressor = zstandard.ZstdCompressor()
-        self.decompressor = zstandard.ZstdDecompressor()
+    @cached_property
+    def compressor(self) -> zstandard.ZstdCompressor:
+        return zstandard.ZstdCompressor()
+
+    @cached_property
+    def decompressor(self) -> zstandard.ZstdDecompressor:
+        return zstandard.ZstdDecompressor()
 
 
 _zstd = _ZstdContexts()
@@ -47,7 +57,7 @@ def compress(codec: int, buf: Buffer) -> Buffer:
     if codec == NONE:
         return buf
     if codec == LZ4:
-        return cast(bytes, lz4.block.compress(buf, store_size=False))
+        return cast(bytes, lz4_block.compress(buf, store_size=False))
     if codec == ZLIB:
         return zlib.compress(buf)
     if codec == ZSTD:
@@ -86,8 +96,8 @@ def decompress(
 
 def _from_lz4(buf: Buffer, uncompressed_length: int) -> bytes:
     try:
-        return cast(bytes, lz4.block.decompress(buf, uncompressed_size=uncompressed_length))
-    except lz4.block.LZ4BlockError as error:
+        return cast(bytes, lz4_block.decompress(buf, uncompressed_size=uncompressed_length))
+    except lz4_block.LZ4BlockError as error:
         raise ValueError(f"LZ4: {error}") from None
 
 

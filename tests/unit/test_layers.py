@@ -25,6 +25,7 @@ LAYERS = (
         "config",
         "kernel_calls",
         "numpy_on_demand",
+        "on_demand",
         "setting_fields",
     ),
     ("model",),

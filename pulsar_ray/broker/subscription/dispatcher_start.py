@@ -12,7 +12,6 @@ from pulsar_ray.broker.subscription.consumers.topic_admission import TopicAdmiss
 from pulsar_ray.broker.subscription.dispatcher_server import DispatcherServer
 from pulsar_ray.broker.subscription.dispatcher_subscriptions import DispatcherSubscriptions
 from pulsar_ray.broker.subscription.log.partition_link import PartitionLink
-from pulsar_ray.broker.subscription.non_persistent.passing_subscriptions import PassingSubscriptions
 from pulsar_ray.broker.subscription.stored_subscriptions import StoredSubscriptions
 from pulsar_ray.broker.subscription.subscription_parts import DispatcherContext
 from pulsar_ray.clock import Clock
@@ -48,6 +47,10 @@ def new_dispatcher(
     if TopicName.parse(request.topic).is_persistent:
         subscriptions = StoredSubscriptions(request, context, partition)
     else:
+        from pulsar_ray.broker.subscription.non_persistent.passing_subscriptions import (  # noqa: PLC0415 - rare
+            PassingSubscriptions,
+        )
+
         subscriptions = PassingSubscriptions(
             request, context, partition, is_admitted=not in_force.are_current
         )

@@ -22,14 +22,11 @@ from pulsar_ray.broker.subscription.log.core_feeder import CoreFeeder
 from pulsar_ray.broker.subscription.log.incomplete_messages import AskPartition, IncompleteMessages
 from pulsar_ray.broker.subscription.log.log_view import LogView
 from pulsar_ray.broker.subscription.log.reading_watch import ReadingWatch
-from pulsar_ray.broker.subscription.non_persistent.passing_sender import Bodies, PassingSender, has_room
-from pulsar_ray.broker.subscription.non_persistent.passing_subscription import PassingSubscription
 from pulsar_ray.broker.subscription.served_subscription import ServedSubscription
 from pulsar_ray.broker.subscription.subscription_stats import SubscriptionStats
 from pulsar_ray.broker.subscription.subscription_turn import SubscriptionTurn
 from pulsar_ray.clock import Clock
 from pulsar_ray.dispatch.dispatcher import Dispatcher
-from pulsar_ray.dispatch.non_persistent import NonPersistentDispatcher
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.managed_ledger.cursor.cursor_store import CursorStore
 from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor
@@ -180,23 +177,3 @@ def _endpoints(context: DispatcherContext, name: str, directory: str) -> Endpoin
         return ConsumerEndpoint(name, session, request, numbering, sender)
 
     return new_endpoint
-
-
-def passing_subscription(context: DispatcherContext, name: str, epoch: int) -> PassingSubscription:
-    """Put together a subscription of a non-persistent topic, without log and cursor file."""
-    clock, loop = context.clock, context.loop
-    consumers, bodies = ConnectedConsumers(epoch), Bodies()
-
-    def can_take(incarnation: int) -> bool:
-        endpoint = consumers.get(incarnation)
-        return endpoint is not None and has_room(endpoint)
-
-    core = NonPersistentDispatcher(
-        context.settings, topic=context.topic, now_ms=clock.monotonic_ms(), can_take=can_take
-    )
-
-    def new_endpoint(session: Session, request: OpenConsumer, numbering: int) -> ConsumerEndpoint:
-        encoder = DeliverEncoder(request.consumer_id, numbering)
-        return ConsumerEndpoint(name, session, request, numbering, PassingSender(session, encoder, bodies))
-
-    return PassingSubscription(name, core, consumers, new_endpoint, bodies, clock, loop)

@@ -9,19 +9,23 @@ from typing import Any
 
 from pulsar_ray.broker.figures.actor_report import Figures
 from pulsar_ray.broker.subscription.arming import Arming
+from pulsar_ray.broker.subscription.consumers.connected_consumers import ConnectedConsumers
 from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint
 from pulsar_ray.broker.subscription.log.partition_link import PartitionLink
-from pulsar_ray.broker.subscription.non_persistent.passing_sender import Bodies
+from pulsar_ray.broker.subscription.non_persistent.passing_sender import Bodies, PassingSender, has_room
 from pulsar_ray.broker.subscription.non_persistent.passing_subscription import GENERATION, PassingSubscription
 from pulsar_ray.broker.subscription.non_persistent.push_follower import PushFollower
 from pulsar_ray.broker.subscription.open_subscription import OpenSubscription
-from pulsar_ray.broker.subscription.subscription_parts import DispatcherContext, passing_subscription
+from pulsar_ray.broker.subscription.subscription_parts import DispatcherContext
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
+from pulsar_ray.dispatch.non_persistent import NonPersistentDispatcher
 from pulsar_ray.errors import OperationNotSupported, PulsarException, SubscriptionNotFound
 from pulsar_ray.lane.await_within import within
 from pulsar_ray.model.position import EARLIEST
 from pulsar_ray.model.registrations import check_new_name
+from pulsar_ray.session.deliver_packets import DeliverEncoder
 from pulsar_ray.session.requests import OpenConsumer, Pushed
+from pulsar_ray.session.session_table import Session
 from pulsar_ray.transport.cluster import SubscriptionRequest
 
 LOOK_DEADLINE_S = 2.0
@@ -119,7 +123,7 @@ class PassingSubscriptions:
             raise
 
     def _add(self, name: str) -> PassingSubscription:
-        passing = self._passing[name] = passing_subscription(self._context, name, self.epoch)
+        passing = self._passing[name] = _passing_subscription(self._context, name, self.epoch)
         return passing
 
     # --- readers ----------------------------------------------------------------------------------
@@ -216,3 +220,23 @@ class PassingSubscriptions:
 
     async def close(self) -> None:
         self.leave()
+
+
+def _passing_subscription(context: DispatcherContext, name: str, epoch: int) -> PassingSubscription:
+    """Put together a subscription of a non-persistent topic, without log and cursor file."""
+    clock, loop = context.clock, context.loop
+    consumers, bodies = ConnectedConsumers(epoch), Bodies()
+
+    def can_take(incarnation: int) -> bool:
+        endpoint = consumers.get(incarnation)
+        return endpoint is not None and has_room(endpoint)
+
+    core = NonPersistentDispatcher(
+        context.settings, topic=context.topic, now_ms=clock.monotonic_ms(), can_take=can_take
+    )
+
+    def new_endpoint(session: Session, request: OpenConsumer, numbering: int) -> ConsumerEndpoint:
+        encoder = DeliverEncoder(request.consumer_id, numbering)
+        return ConsumerEndpoint(name, session, request, numbering, PassingSender(session, encoder, bodies))
+
+    return PassingSubscription(name, core, consumers, new_endpoint, bodies, clock, loop)
