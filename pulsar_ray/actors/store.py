@@ -20,13 +20,14 @@ from pulsar_ray.actors.broker_process import begin_broker_process
 from pulsar_ray.actors.own_bytecode import compile_later
 from pulsar_ray.actors.watching.node_metrics import NodeMetrics
 from pulsar_ray.actors.watching.silence import is_silent
+from pulsar_ray.broker.catalog.founding import place_of_catalog
 from pulsar_ray.broker.health.disk_level import REMEDY, DiskLevel, DiskWatch, judge_disk
 from pulsar_ray.broker.health.health_socket import HealthSocket
 from pulsar_ray.broker.partition.sleeping_partition import describe_sleeping
 from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import PulsarException, UntrustedPath, WrongNode
+from pulsar_ray.errors import Moved, PulsarException, UntrustedPath, WrongNode
 from pulsar_ray.lane.await_within import within
 from pulsar_ray.ledger.disk import SystemDisk
 from pulsar_ray.managed_ledger.log.partition_directories import (
@@ -72,6 +73,7 @@ class StoreActor:
         self._began_s = time.monotonic()
         self._disk = DiskWatch(settings)
         self._probes: HealthSocket | None = None
+        self._looking: asyncio.Future[Any] | None = None
         # Held from the beginning: this may be a restart, and nobody asks again.
         with contextlib.suppress(PulsarException):
             self._open(create=False, wait_s=OPEN_WAIT_S)
@@ -275,16 +277,25 @@ class StoreActor:
         address = ray.get_runtime_context().gcs_address
         try:
             with translated("the controller"):
-                controller = await asyncio.to_thread(ray.get_actor, CONTROLLER, NAMESPACE)
-                report = await within(controller.health.remote(), REPORT_DEADLINE_S)
+                report = await within(self._ask_controller(), REPORT_DEADLINE_S)
         except asyncio.TimeoutError:
-            return {
-                "address": address,
-                "silent": f"the controller does not answer in {REPORT_DEADLINE_S:g} s",
-            }
+            silent = f"the controller does not answer in {REPORT_DEADLINE_S:g} s"
+        except Moved:
+            silent = "no controller runs"
         except PulsarException as error:
-            return {"address": address, "silent": error.text}
-        return {"address": address, "report": report}
+            silent = error.text
+        else:
+            return {"address": address, "report": report}
+        place = place_of_catalog(self._store.identity) if self._store is not None else ""
+        return {"address": address, "silent": f"{silent}; {place}" if place else silent}
+
+    async def _ask_controller(self) -> dict[str, Any]:
+        # Without its head Ray looks for minutes, and the next asker waits for the same look.
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.ensure_future(asyncio.to_thread(ray.get_actor, CONTROLLER, NAMESPACE))
+        controller = await asyncio.shield(self._looking)
+        report: dict[str, Any] = await controller.health.remote()
+        return report
 
     async def _watch(self) -> None:
         """Watch the disk, and kill a frozen controller, which Ray restarts."""

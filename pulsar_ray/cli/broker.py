@@ -20,6 +20,7 @@ from pulsar_ray.errors import ConnectError, DataDirectoryInUse, NotAllowedError,
 from pulsar_ray.launch.broker_token import token_file
 from pulsar_ray.launch.connect import join_ray
 from pulsar_ray.launch.embedded import EmbeddedRecord, read_record, stop_embedded
+from pulsar_ray.launch.lost_catalog import asked_controller
 from pulsar_ray.launch.start import start_broker, stop_broker
 from pulsar_ray.managed_ledger.store import known_stores
 from pulsar_ray.managed_ledger.store.store_directory import is_mount
@@ -28,6 +29,8 @@ from pulsar_ray.transport.ray_cluster import RayCluster
 NO_RAY = (
     "no Ray cluster runs on this machine: start one with `ray start --head`, or use `pulsar-ray standalone`"
 )
+
+NO_DASHBOARD = "none; the setting embedded_dashboard starts one"
 
 STORES_AWAY = 3
 """Exit code of `status` and `wait` if a store does not work.
@@ -96,7 +99,7 @@ def _how_to_connect(data_dir: str, record: EmbeddedRecord) -> list[str]:
         f'Python         pulsar_ray.Client("local", data_dir={data_dir!r})',
         f"command line   pulsar-ray --service-url local --data-dir {data_dir} ...",
         f"Ray            {record.address}",
-        f"dashboard      {record.dashboard_url}",
+        f"dashboard      {record.dashboard_url or NO_DASHBOARD}",
     ]
     if (token := token_file(record.address)) is not None:
         lines.append(f"token          {token}")
@@ -118,8 +121,8 @@ def start(target: Target, data_dir: str | None, rebuild_catalog: bool, expect_st
 
     Run it on the head node, once `ray start --head` has run; it returns as soon as the broker serves, and
     does not wait for stores of nodes that start later: `pulsar-ray wait` does. If the data directories of all
-    nodes are empty it begins a new broker, with a store on each of them; nodes that join later are taken in
-    after `pulsar-ray init-store`.
+    nodes are empty it begins a new broker, with a store on each of them and its catalog on the head node;
+    nodes that join later are taken in after `pulsar-ray init-store`.
     """
     settings = _settings(target, data_dir)
     with progress("starting the broker"):
@@ -143,6 +146,7 @@ def start(target: Target, data_dir: str | None, rebuild_catalog: bool, expect_st
     write_line(
         f"the broker {'runs already' if was_running else 'runs'} and stores in {described['data_dir']}"
     )
+    write_line(f"the catalog of topics is on {described['catalog_host']}")
     write_line("connect with pulsar_ray.Client() on any node of the cluster")
     if not _report_stores(described):
         say("`pulsar-ray wait` waits until all stores serve")
@@ -218,7 +222,7 @@ def status(target: Target, data_dir: str | None) -> None:
     described: dict[str, Any] | None = None
     with progress("looking for a broker"):
         if not _means_embedded(target, data_dir) and join_ray(target.service_url):
-            described = RayCluster().describe_broker()
+            described = asked_controller(RayCluster().describe_broker)
     if described is not None:
         write_line(f"a broker runs on this Ray cluster, controller process {described['pid']}")
         expected = described["expected_stores"]

@@ -14,12 +14,13 @@ from pulsar_ray.actors.controller import Controller
 from pulsar_ray.actors.options import create
 from pulsar_ray.broker.catalog.founding import StartPermission, decide
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import PulsarException
+from pulsar_ray.errors import BrokerNotFounded, PulsarException
 from pulsar_ray.launch.kill_actors import kill_stores
+from pulsar_ray.launch.lost_catalog import refuse_without_controller
 from pulsar_ray.launch.node_reports import node_reports
 from pulsar_ray.transport.actor_names import CONTROLLER
 from pulsar_ray.transport.ray_errors import translated
-from pulsar_ray.transport.this_ray import node_id
+from pulsar_ray.transport.this_ray import head_node_id, node_id
 
 START_TIMEOUT_S = 90.0
 
@@ -33,7 +34,16 @@ def bring_up(settings: Settings, word: StartPermission) -> dict[str, Any]:
     """
     here = node_id()
     reports, silent = node_reports(here, settings.data_dir)
-    order = decide(reports, word, here=here, silent=silent, new_id=lambda: str(uuid.uuid4()))
+    try:
+        order = decide(
+            reports, word, here=here, head=head_node_id(), silent=silent, new_id=lambda: str(uuid.uuid4())
+        )
+    except BrokerNotFounded:
+        refuse_without_controller()
+        raise
+    if order.kind == "found":
+        # Nothing lies in these directories, but perhaps the broker of others runs, whose catalog is away.
+        refuse_without_controller()
     controller = create(Controller, CONTROLLER, order.node_id, settings.data_dir, settings, order)
     try:
         with translated("starting the broker"):

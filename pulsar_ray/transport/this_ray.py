@@ -20,6 +20,9 @@ CONTAINER_LIMITS = (
 )
 """Bytes, or no number if there is no limit."""
 
+_HEAD_RESOURCE = "node:__internal_head__"
+"""Ray gives it to its head node alone."""
+
 
 def is_driver() -> bool:
     """Whether this process is a program that joined Ray, not one of Ray's own workers."""
@@ -35,6 +38,13 @@ def node_address() -> str:
 def node_id() -> str:
     """The Ray node this process runs on."""
     return str(ray.get_runtime_context().get_node_id())
+
+
+def head_node_id() -> str:
+    """The id of Ray's head node; "" if none is there."""
+    nodes: Any = ray.nodes
+    heads = [node["NodeID"] for node in nodes() if node["Alive"] and _HEAD_RESOURCE in node["Resources"]]
+    return str(heads[0]) if heads else ""
 
 
 def node_memory_bytes() -> int:

@@ -11,6 +11,8 @@ from tests.nodes.world import DATA_DIR, Node, World
 PORT = 6379
 JOIN_DEADLINE_S = 90.0
 _RAY_OPTIONS = ("--num-cpus=2", "--object-store-memory=80000000", "--disable-usage-stats")
+_TOO_LATE = "timed out during startup"
+_STARTS = 3
 _ASK_ADMIN = """
 import json, sys
 from pulsar_ray.admin import Admin
@@ -31,18 +33,12 @@ class RayNodes:
 
     def start_head(self) -> None:
         """Start Ray on the head node, which is up, and the broker on it, whose other stores may be away."""
-        self.head.run(
-            *("ray", "start", "--head", f"--port={PORT}", f"--node-ip-address={self.head.address}"),
-            *("--include-dashboard=false", *_RAY_OPTIONS),
-        )
+        start_ray(self.head, "--head", f"--port={PORT}", "--include-dashboard=false")
         self.head.run("pulsar-ray", "start", "--data-dir", DATA_DIR)
 
     def start_worker(self, node: Node) -> None:
         """Start Ray on a node that is up; returns when the broker has all running nodes' stores."""
-        node.run(
-            *("ray", "start", f"--address={self.head.address}:{PORT}", f"--node-ip-address={node.address}"),
-            *_RAY_OPTIONS,
-        )
+        start_ray(node, f"--address={self.head.address}:{PORT}")
         self.wait_for_stores()
 
     def add_worker(self) -> Node:
@@ -60,3 +56,15 @@ class RayNodes:
     def admin(self, method: str, *arguments: Any, on: Node | None = None) -> Any:
         """What a method of Admin, for instance "topics.stats", answers on a node; on the head by default."""
         return (on or self.head).ask(_ASK_ADMIN, method, json.dumps(arguments))
+
+
+def start_ray(node: Node, *place: str) -> None:
+    """Run `ray start` on a node that is up; again where a busy machine lets Ray come up too late."""
+    for attempt in range(1, _STARTS + 1):
+        command = ("ray", "start", *place, f"--node-ip-address={node.address}", *_RAY_OPTIONS)
+        started = node.run(*command, check=False)
+        if started.returncode == 0:
+            return
+        assert attempt < _STARTS, started.stdout
+        assert _TOO_LATE in started.stdout, started.stdout
+        node.run("ray", "stop", "--force", check=False)

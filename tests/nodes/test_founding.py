@@ -6,6 +6,7 @@ import json
 
 from pulsar_ray.testing.waiting import wait_until
 from tests.nodes.ray_nodes import PORT, RayNodes
+from tests.nodes.ray_nodes import start_ray as start_ray_on
 from tests.nodes.world import DATA_DIR, SHARED, Node, World
 
 _SEND = """
@@ -40,8 +41,7 @@ def start_ray(nodes: RayNodes, node: Node, *more: str) -> None:
         place = ["--head", f"--port={PORT}", *(more or ("--include-dashboard=false",))]
     else:
         place = [f"--address={nodes.head.address}:{PORT}"]
-    options = ["--num-cpus=2", "--object-store-memory=80000000", "--disable-usage-stats"]
-    node.run("ray", "start", *place, f"--node-ip-address={node.address}", *options)
+    start_ray_on(node, *place)
 
 
 def status(nodes: RayNodes) -> tuple[int, str]:

@@ -81,12 +81,13 @@ def decide(
     word: StartPermission,
     *,
     here: str,
+    head: str = "",
     silent: Collection[str] = (),
     new_id: Callable[[], str],
 ) -> CatalogOrder:
     """Decide on which node the catalog is, and what to do there.
 
-    `here` is the asking node, `silent` are hosts that did not answer.
+    `here` is the asking node, `head` Ray's head node, `silent` are hosts that did not answer.
 
     Raises CatalogConflict, CatalogMissing, BrokerNotFounded, what is wrong with a directory, or
     ServiceUnitNotReady while nodes do not answer that may have the catalog.
@@ -102,7 +103,7 @@ def decide(
     members = members_of(reports)
     orphans = [report for report in reports if report not in members and report.has_partitions]
     if word.may_rebuild:
-        return _rebuild(reports, members, orphans, here, new_id)
+        return _rebuild(reports, members, orphans, _first_choice(reports, here, head), new_id)
     if members or orphans:
         raise CatalogMissing(_without_catalog(members, orphans))
     if not word.may_found:
@@ -112,7 +113,17 @@ def decide(
             "directory of the one that was (PULSAR_RAY_DATA_DIR, data_dir), or set allow_founding to let "
             "this program begin an empty one"
         )
-    return CatalogOrder(here, "found", new_id(), new_id())
+    return CatalogOrder(_first_choice(reports, here, head), "found", new_id(), new_id())
+
+
+def _first_choice(reports: Sequence[NodeReport], here: str, head: str) -> str:
+    """The node for a catalog that has no place yet: Ray's head, whoever asks.
+
+    The asking node if the head has something else there, or only the asking one was made a store before.
+    """
+    stores = {report.node_id for report in reports if report.store is not None}
+    is_usable = any(report.node_id == head and report.problem is None for report in reports)
+    return head if is_usable and (head in stores or here not in stores) else here
 
 
 def members_of(reports: Iterable[NodeReport]) -> list[NodeReport]:
@@ -198,7 +209,7 @@ def _rebuild(
     reports: Sequence[NodeReport],
     members: Sequence[NodeReport],
     orphans: Sequence[NodeReport],
-    here: str,
+    otherwise: str,
     new_id: Callable[[], str],
 ) -> CatalogOrder:
     clusters = sorted({report.store.cluster_id for report in members if report.store is not None})
@@ -209,12 +220,24 @@ def _rebuild(
     if not members and not orphans:
         where = ", ".join(str(report) for report in reports)
         raise CatalogMissing(f"there is no store to make a catalog from: looked at {where}")
-    # Where the lost one was, else here.
+    # Where the lost one was, if that node is there.
     at = next(
         (r.node_id for r in members if r.store is not None and r.store.catalog_store_id == r.store.store_id),
-        here,
+        otherwise,
     )
     return CatalogOrder(at, "rebuild", clusters[0] if clusters else new_id(), new_id())
+
+
+def place_of_catalog(store: StoreIdentity) -> str:
+    """Say where the catalog of a store's cluster is.
+
+    Also what to do if nobody serves it; "" if the store belongs to no cluster.
+    """
+    if not store.cluster_id:
+        return ""
+    if store.catalog_store_id == store.store_id:
+        return f"the catalog of topics is here, on {store.catalog_host}: `pulsar-ray start` brings it up"
+    return f"the catalog of topics is on {store.catalog_host} (store {store.catalog_store_id}): {REMEDIES}"
 
 
 def _without_catalog(members: Sequence[NodeReport], orphans: Sequence[NodeReport]) -> str:

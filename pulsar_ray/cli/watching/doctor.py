@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from pulsar_ray.broker.health.finding import ERROR, Finding, worst_first
+from pulsar_ray.broker.health.health_socket import ask_health
 from pulsar_ray.broker.serving.logs.log_lines import one_line
 from pulsar_ray.cli.console import say
 from pulsar_ray.cli.spark_package import spark_module
@@ -22,6 +23,7 @@ from pulsar_ray.maintenance.doctor import diagnosis, machine
 from pulsar_ray.transport.this_ray import available_memory_bytes, node_memory_bytes
 
 FOUND_ERRORS = 3
+ANSWER_S = 5.0
 _COLORS = {diagnosis.OK: "green", ERROR: "red"}
 
 
@@ -35,8 +37,9 @@ def doctor(target: Target, data_dir: str | None, as_json: bool, fix: bool) -> No
 
     Looks at the data directory's disk (room, kind, how long a durable write takes), the clock, the limits on
     files and processes, memory against max_active_actors, the versions of Python, Ray, pyarrow and Java, the
-    ports, who may reach Ray, and what ended brokers have left. Works with and without a broker, and joins
-    none: whether a broker works `pulsar-ray health` says. Run it on each node, as the user and in the
+    ports, who may reach Ray, what ended brokers have left, and whether the controller of the broker that has
+    a store here answers. Works with and without a broker, and joins none: whether a broker works
+    `pulsar-ray health` says. Run it on each node, as the user and in the
     environment that Ray runs in.
 
     Exits with 3 if there is an error among the findings.
@@ -77,6 +80,7 @@ def _examined(data_dir: str | None) -> tuple[list[Finding], Leftovers, Path]:
     leftovers = find_leftovers(directory)
     findings = [
         *diagnosis.diagnose_settings(wrong),
+        *diagnosis.diagnose_broker(str(directory), *_served(directory)),
         *diagnosis.diagnose_disk(disk, settings),
         *diagnosis.diagnose_clock(machine.is_clock_synchronized(), disk),
         *diagnosis.diagnose_limits(limits, actors),
@@ -95,6 +99,15 @@ def _examined(data_dir: str | None) -> tuple[list[Finding], Leftovers, Path]:
         ),
     ]
     return worst_first(findings), leftovers, directory
+
+
+def _served(directory: Path) -> tuple[bool, str]:
+    """Whether a store serves the directory, and what is wrong with its broker's controller."""
+    try:
+        answer = ask_health(directory, ANSWER_S)
+    except PulsarException as error:
+        return True, error.text
+    return answer is not None, str((answer or {}).get("silent", ""))
 
 
 def _java() -> tuple[str | None, str]:

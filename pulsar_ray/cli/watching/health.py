@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +74,11 @@ def _asked(target: Target, data_dir: str | None, timeout_s: float) -> HealthRepo
     if described is None:
         # Loads Ray: that alone takes most of a second.
         from pulsar_ray.launch.connect import join_running  # noqa: PLC0415
+        from pulsar_ray.launch.lost_catalog import asked_controller  # noqa: PLC0415
         from pulsar_ray.transport.ray_cluster import RayCluster  # noqa: PLC0415
 
         if join_running(target.service_url, path, is_named=bool(named)):
-            described = RayCluster().health(timeout_s)
+            described = asked_controller(partial(RayCluster().health, timeout_s))
     if described is None:
         raise ConnectError(f"no broker runs here, and none serves {path}")
     return HealthReport.of(described)

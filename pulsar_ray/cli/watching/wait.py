@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import click
@@ -13,8 +14,9 @@ from pulsar_ray.cli.console import say, write_line
 from pulsar_ray.cli.finite_range import FiniteRange
 from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.cli.watching.progress import ShownProgress, progress
-from pulsar_ray.errors import ConnectError, PulsarException
+from pulsar_ray.errors import CatalogMissing, ConnectError, PulsarException
 from pulsar_ray.launch.connect import join_ray
+from pulsar_ray.launch.lost_catalog import asked_controller
 from pulsar_ray.transport.ray_cluster import RayCluster
 
 LOOK_S = 1.0
@@ -68,8 +70,8 @@ def _looked(target: Target, timeout_s: float) -> tuple[dict[str, Any] | None, st
     try:
         if target.service_url == "local" or not join_ray(target.service_url):
             return None, "no Ray cluster runs on this machine"
-        described = RayCluster().describe_broker(timeout_s)
-    except ConnectError as error:
+        described = asked_controller(partial(RayCluster().describe_broker, timeout_s))
+    except (ConnectError, CatalogMissing) as error:  # the node of the catalog may come
         return None, error.text
     except PulsarException as error:
         if not error.retriable:

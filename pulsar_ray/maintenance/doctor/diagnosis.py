@@ -286,6 +286,18 @@ def diagnose_leftovers(
     return found or [_found(OK, "leftovers", "none")]
 
 
+def diagnose_broker(data_dir: str, is_served: bool, problem: str) -> list[Finding]:
+    """Look whether the broker whose store the data directory is has a controller that answers.
+
+    `problem`: what the store says of a controller that does not, or why the store itself does not answer.
+    """
+    if problem:
+        remedy = "bring that node up; `pulsar-ray health` says what works meanwhile"
+        return [_found(ERROR, "broker", problem, remedy)]
+    served = "is served, and its controller answers" if is_served else "is served by nobody now"
+    return [_found(OK, "broker", f"{data_dir} {served}")]
+
+
 def diagnose_settings(error: InvalidConfiguration | None) -> list[Finding]:
     """Look whether the settings that a broker would start with are valid."""
     if error is None:

@@ -19,6 +19,7 @@ from pulsar_ray.config import Settings
 from pulsar_ray.errors import ConnectError, InvalidTopicName, PulsarException, TopicNotFound
 from pulsar_ray.launch.connect import join_ray
 from pulsar_ray.launch.embedded import read_record
+from pulsar_ray.launch.lost_catalog import asked_controller
 from pulsar_ray.transport.ray_cluster import RayCluster
 
 PATIENCE_S = 5.0
@@ -40,7 +41,7 @@ def check_runs(service_url: str, data_dir: str | None) -> None:
     record = read_record(Path(Settings.load(data_dir=data_dir).data_dir))
     is_named = data_dir is not None and record is not None
     if service_url != "local" and not is_named and join_ray(service_url):
-        if RayCluster().describe_broker() is None:
+        if asked_controller(RayCluster().describe_broker) is None:
             raise ConnectError("no broker runs on this Ray cluster: start it with `pulsar-ray start`")
     elif record is None:
         raise ConnectError("no broker runs here: start one with `pulsar-ray standalone`")

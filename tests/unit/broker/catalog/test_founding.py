@@ -17,6 +17,7 @@ from pulsar_ray.broker.catalog.founding import (
     check_may_make,
     decide,
     new_range,
+    place_of_catalog,
 )
 from pulsar_ray.errors import (
     BrokerNotFounded,
@@ -83,6 +84,37 @@ def test_nothing_anywhere_takes_a_word() -> None:
         decided(NOBODY, node("a"), node("b"))
     order = decided(FOUNDER, node("a"), node("b", store=store("fresh")), here="b")
     assert order == CatalogOrder("b", "found", "new-1", "new-2")
+
+
+@pytest.mark.parametrize(
+    ("reports", "chosen"),
+    [
+        ((node("a"), node("h")), "h"),
+        ((node("a", store=store("a")), node("h", store=store("h"))), "h"),
+        ((node("a"), node("b", store=store("b")), node("h")), "h"),
+        # `init-store` on the asking node alone says that the head is to keep nothing.
+        ((node("a", store=store("a")), node("h")), "a"),
+        ((node("a"), node("h", problem=NotOurDataDirectory("another program's"))), "a"),
+        ((node("a"), node("b")), "a"),
+    ],
+)
+def test_a_broker_is_founded_on_the_head_whoever_asks(reports: tuple[NodeReport, ...], chosen: str) -> None:
+    ids = itertools.count()
+    order = decide(reports, FOUNDER, here="a", head="h", new_id=lambda: f"{next(ids)}")
+    assert (order.kind, order.node_id) == ("found", chosen)
+
+
+def test_a_lost_catalog_without_a_place_is_made_anew_on_the_head() -> None:
+    reports = (node("a"), worker("b", "x", "g1", catalog="c"), node("h"))
+    assert decide(reports, REBUILDER, here="a", head="h", new_id=lambda: "new").node_id == "h"
+
+
+def test_a_store_knows_where_the_catalog_is() -> None:
+    assert place_of_catalog(store("fresh")) == ""
+    assert "is here, on host-of-b: `pulsar-ray start`" in place_of_catalog(store("b", "x", catalog="b"))
+    elsewhere = place_of_catalog(store("b", "x", catalog="c"))
+    assert elsewhere.startswith("the catalog of topics is on host-of-c (store c): start the node that has it")
+    assert "--rebuild-catalog" in elsewhere
 
 
 def test_stores_without_their_catalog_are_never_taken_for_nothing() -> None:

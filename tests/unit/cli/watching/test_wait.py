@@ -10,7 +10,14 @@ import pytest
 
 from pulsar_ray.cli.target import Target
 from pulsar_ray.cli.watching import wait
-from pulsar_ray.errors import ConnectError, PulsarException, ServiceUnitNotReady, UntrustedPath
+from pulsar_ray.errors import (
+    CatalogMissing,
+    ConnectError,
+    PulsarException,
+    ServiceUnitNotReady,
+    UntrustedPath,
+)
+from pulsar_ray.launch import lost_catalog
 from pulsar_ray.transport.ray_cluster import RayCluster
 from tests.unit.cli.conftest import Run
 
@@ -41,6 +48,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Say:
 
     monkeypatch.setattr(wait, "join_ray", lambda _url: True)
     monkeypatch.setattr(RayCluster, "describe_broker", describe)
+    monkeypatch.setattr(lost_catalog, "refuse_without_controller", lambda: None)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "sleep", sleep)
     return lambda *these: told.extend(these)
@@ -64,12 +72,14 @@ def test_what_is_missing_is_named(broker: dict[str, Any], wanted: int | None, la
 
 def test_it_ends_when_everything_serves_and_says_each_change_once(answers: Say, run: Run) -> None:
     starting = ServiceUnitNotReady("the controller is starting")
-    answers(None, starting, starting, described(1, 2), described(1, 2), described(2, 2))
+    away = CatalogMissing("the catalog of topics is on node2")
+    answers(None, starting, starting, away, described(1, 2), described(1, 2), described(2, 2))
     result = run(Target(), "wait")
     assert (result.exit_code, result.stdout) == (0, "the broker and its 2 stores serve\n")
     assert result.stderr.splitlines() == [
         "no broker runs on this Ray cluster",
         starting.text,
+        away.text,
         "1 of 2 stores serve",
     ]
 

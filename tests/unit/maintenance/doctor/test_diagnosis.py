@@ -205,6 +205,14 @@ def test_leftovers() -> None:
     assert found[3].reason == "process 8 is an embedded broker of /tmp/gone, which is gone"
 
 
+def test_a_broker_whose_controller_does_not_answer() -> None:
+    for is_served in (True, False):
+        assert told(diagnosis.diagnose_broker("/data", is_served, "")) == []
+    problem = "no controller runs; the catalog of topics is on node2"
+    found = diagnosis.diagnose_broker("/data", True, problem)
+    assert (told(found), found[0].reason) == ([("error", "broker")], problem)
+
+
 def test_settings() -> None:
     assert told(diagnosis.diagnose_settings(None)) == []
     error = InvalidConfiguration("log_format is 'xml': give one of text, json")
