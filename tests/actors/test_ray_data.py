@@ -12,6 +12,7 @@ import ray
 import pulsar_ray.data
 from pulsar_ray import Admin, Client
 from pulsar_ray.client.arrow.table_schema import TABLE_SCHEMA
+from pulsar_ray.data.planning import range_hold
 from pulsar_ray.data.planning.broker_planner import BrokerPlanner
 from pulsar_ray.data.reading.dataset_reading import _fetched
 from pulsar_ray.errors import InvalidConfiguration, NotAllowedError, TopicNotFound
@@ -26,11 +27,15 @@ def numbers(first: int, end: int) -> list[bytes]:
     return [b"%06d" % number for number in range(first, end)]
 
 
-def lease_count(broker: Broker, partition: str) -> int:
-    def count(actor: Any) -> int:
-        return len(actor._server.ledger.changes.leases())
+def lease_ids(broker: Broker, partition: str) -> list[int]:
+    def ids(actor: Any) -> list[int]:
+        return [lease.lease_id for lease in actor._server.ledger.changes.leases()]
 
-    return int(broker.run_in(partition_name(partition), count))
+    return list(broker.run_in(partition_name(partition), ids))
+
+
+def lease_count(broker: Broker, partition: str) -> int:
+    return len(lease_ids(broker, partition))
 
 
 def test_a_range_is_a_dataset_that_the_broker_keeps_for_as_long_as_it_is_there(
@@ -72,6 +77,61 @@ def test_a_range_is_a_dataset_that_the_broker_keeps_for_as_long_as_it_is_there(
         return [lease_count(broker, part) for part in parts] == [0, 0]
 
     wait_until(given_back, WAIT_S, "ranges that are given back")
+
+
+def holder_of(handed: Any) -> Any:
+    """An actor that has been given a Dataset, or a split of one."""
+
+    class Holder:
+        def keep(self, datasets: list[Any]) -> None:
+            (self.dataset,) = datasets
+
+        def rows(self) -> int:
+            return sum(table.num_rows for table in self.dataset.iter_batches(batch_format="pyarrow"))
+
+        def holds_of_reading(self) -> int:
+            """Drop the Dataset amid reading it, and count the holds."""
+            reading = iter(self.dataset.iter_batches(batch_format="pyarrow", batch_size=10))
+            del self.dataset
+            next(reading)
+            gc.collect()
+            return len(range_hold._here)
+
+    holder: Any = ray.remote(num_cpus=0.1)(Holder).remote()
+    ray.get(holder.keep.remote([handed]), timeout=WAIT_S)
+    return holder
+
+
+def test_a_range_stays_for_as_long_as_any_process_has_its_dataset(
+    broker: Broker, client: Client, topic: str
+) -> None:
+    def collected(leases: list[int]) -> bool:
+        gc.collect()
+        return lease_ids(broker, topic) == leases
+
+    client.create_producer(topic).send_many(numbers(0, 300))
+    computed = pulsar_ray.data.read(topic, columns=["value"], num_cpus=0.1)
+    assert computed.count() == 300
+    del computed
+    wait_until(lambda: collected([]), WAIT_S, "a range that nobody else was given")
+    holders = []
+    for form in ("itself", "mapped", "split"):
+        handed: Any = pulsar_ray.data.read(topic, columns=["value"], num_cpus=0.1)
+        *others, own = lease_ids(broker, topic)
+        if form == "mapped":
+            handed = handed.map_batches(lambda batch: batch, num_cpus=0.1)
+        if form == "split":
+            (handed,) = handed.streaming_split(1)
+        holders.append(holder_of(handed))
+        del handed
+        wait_until(lambda: collected([*others, own + 1]), WAIT_S, f"a last lease, given {form}")  # noqa: B023
+    Admin(broker.address).topics.truncate(topic)
+    for holder in holders:
+        assert ray.get(holder.rows.remote(), timeout=WAIT_S) == 300
+    for holder in holders[:2]:  # a split is read by yet another process
+        assert ray.get(holder.holds_of_reading.remote(), timeout=WAIT_S) == 1
+    for holder in holders:
+        ray.kill(holder)
 
 
 def test_a_range_of_another_node_is_fetched_from_there(broker: Broker, client: Client, topic: str) -> None:

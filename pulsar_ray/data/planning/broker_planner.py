@@ -67,7 +67,7 @@ class BrokerPlanner:
         try:
             for route in self._partitions(topics):
                 planned = self._plan_partition(route, start, end)
-                leases.add(route.address, planned)
+                leases.add(route.topic, route.address, planned)
                 ranges.extend(_ranges(route, planned, start, end))
                 lost.extend(_lost(route, planned, start, end))
         except BaseException:

@@ -13,6 +13,36 @@ from pulsar_ray.data.planning.range_leases import RENEW_EVERY_S, RangeLeases
 _log = logging.getLogger(__name__)
 
 
+class RenewalTimes:
+    """When leases are renewed. Takes the time, in seconds, and renews nothing itself."""
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._due_s: dict[RangeLeases, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._due_s)
+
+    def add(self, leases: RangeLeases, now_s: float, first_after_s: float | None = None) -> None:
+        """Renew these from now on, the first time after `first_after_s` (None: as later on)."""
+        self._due_s[leases] = now_s + (self._every_s if first_after_s is None else first_after_s)
+
+    def remove(self, leases: RangeLeases) -> None:
+        """Renew these no more; nothing for others."""
+        self._due_s.pop(leases, None)
+
+    def wait_s(self, now_s: float) -> float:
+        """The seconds until some are due."""
+        return max(min(self._due_s.values(), default=now_s + self._every_s) - now_s, 0.0)
+
+    def take_due(self, now_s: float) -> list[RangeLeases]:
+        """Those to be renewed now, which are due again after the whole time."""
+        due = [leases for leases, due_s in self._due_s.items() if due_s <= now_s]
+        for leases in due:
+            self.add(leases, now_s)
+        return due
+
+
 class LeaseKeeper:
     """Renews leases four times before they would end.
 
@@ -20,46 +50,55 @@ class LeaseKeeper:
     """
 
     def __init__(self, renew_every_s: float = RENEW_EVERY_S) -> None:
-        self._renew_every_s = renew_every_s
         self._lock = threading.Lock()
-        self._kept: list[RangeLeases] = []
+        self._kept = RenewalTimes(renew_every_s)
         self._thread: threading.Thread | None = None
         # Its put may be called by the garbage collector in any thread, inside of anything.
-        self._left: queue.SimpleQueue[RangeLeases] = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue[tuple[RangeLeases, bool] | None] = queue.SimpleQueue()
 
-    def keep(self, leases: RangeLeases) -> None:
-        """Renew these from now on."""
+    def keep(self, leases: RangeLeases, first_after_s: float | None = None) -> None:
+        """Renew these from now on, the first time after `first_after_s` (None: as later on)."""
         with self._lock:
-            self._kept.append(leases)
+            self._kept.add(leases, time.monotonic(), first_after_s)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="pulsar-ray-leases", daemon=True)
                 self._thread.start()
+            else:
+                self._ended.put(None)  # it may wait for longer
 
     def leave(self, leases: RangeLeases) -> None:
-        """Renew these no more, and give them back soon; safe in a finalizer."""
-        self._left.put(leases)
+        """Let these go soon, as `RangeLeases.let_go` does; safe in a finalizer."""
+        self._ended.put((leases, False))
+
+    def release(self, leases: RangeLeases) -> None:
+        """Give these back soon, also if there are copies of them."""
+        self._ended.put((leases, True))
 
     def _run(self) -> None:
-        next_renewal_s = time.monotonic() + self._renew_every_s
         while True:
-            wait_s = max(next_renewal_s - time.monotonic(), 0.0)
-            try:
-                left = self._left.get(timeout=wait_s)
-            except queue.Empty:
-                next_renewal_s += self._renew_every_s
-                for leases in self._all():
-                    _try(lambda each=leases: each.renew(time.time_ns() // 1_000_000))  # type: ignore[misc]
-                continue
-            _try(left.release)
             with self._lock:
-                self._kept = [each for each in self._kept if each is not left]
+                wait_s = self._kept.wait_s(time.monotonic())
+            try:
+                ended = self._ended.get(timeout=wait_s)
+            except queue.Empty:
+                with self._lock:
+                    due = self._kept.take_due(time.monotonic())
+                for leases in due:
+                    _try(lambda each=leases: each.renew(_now_ms()))  # type: ignore[misc]
+                continue
+            if ended is None:
+                continue
+            leases, is_released = ended
+            _try(leases.release if is_released else lambda each=leases: each.let_go(_now_ms()))  # type: ignore[misc]
+            with self._lock:
+                self._kept.remove(leases)
                 if not self._kept:
                     self._thread = None
                     return
 
-    def _all(self) -> list[RangeLeases]:
-        with self._lock:
-            return list(self._kept)
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _try(step: Callable[[], None]) -> None:

@@ -13,41 +13,46 @@ import ray.data
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from pulsar_ray.data.planning.broker_planner import BrokerPlanner
-from pulsar_ray.data.planning.lease_keeper import LEASE_KEEPER
 from pulsar_ray.data.planning.lost_ranges import check_nothing_lost
 from pulsar_ray.data.planning.plan import BoundArgument, ReadRange, Topics, as_bound, as_topics
-from pulsar_ray.data.planning.range_leases import RangeLeases
+from pulsar_ray.data.planning.range_hold import RangeHold
 from pulsar_ray.data.reading.message_columns import as_columns, block_columns
 from pulsar_ray.data.reading.message_table import message_table, table_schema_of
 from pulsar_ray.data.reading.rows import BLOCK_BYTES, check_block_bytes, message_batches
 from pulsar_ray.data.reading.segments import stored_rows
 
 _RANGE = "range"
+_STRATEGY: Any = getattr(ray.data, "TaskPoolStrategy", object)
+_FIRST_RAY_WITH_STRATEGIES = (2, 51)
+"""Before it `map_batches` warns of each strategy that it is given."""
 
 
-class _Hold:
-    """The leases of a Dataset and of all that are made from it.
+class _TaskHold:
+    """A Dataset's hold, as the function of its tasks keeps it while they run.
 
-    Tasks get an empty one.
+    Pickled, as for each task, it is empty.
     """
 
-    def __init__(self, leases: RangeLeases | None = None) -> None:
-        self._give_back: Callable[[], object] = lambda: None
-        if leases is not None:
-            ending = weakref.finalize(self, LEASE_KEEPER.leave, leases)
-            # A process that ends gives nothing back: its leases end by themselves.
-            ending.atexit = False
-            self._give_back = ending
+    def __init__(self, hold: RangeHold | None = None) -> None:
+        self._hold = hold
 
-    def give_back(self) -> None:
-        """Give the leases back, once."""
-        self._give_back()
-
-    def __reduce__(self) -> tuple[type[_Hold], tuple[()]]:
-        return _Hold, ()
+    def __reduce__(self) -> tuple[type[_TaskHold], tuple[()]]:
+        return _TaskHold, ()
 
 
-_HOLDS: weakref.WeakKeyDictionary[ray.data.Dataset, _Hold] = weakref.WeakKeyDictionary()
+class _HoldingStrategy(_STRATEGY):  # type: ignore[misc]
+    """Tasks of any number, as by default, and the hold of a Dataset.
+
+    Ray Data has it with the Dataset and with all that are made from it, in all processes that these are
+    handed to, and tasks get nothing of it.
+    """
+
+    def __init__(self, hold: RangeHold) -> None:
+        super().__init__()
+        self._hold = hold
+
+
+_HOLDS: weakref.WeakKeyDictionary[ray.data.Dataset, RangeHold] = weakref.WeakKeyDictionary()
 
 
 def read(
@@ -72,8 +77,9 @@ def read(
     The Dataset is lazy. Each task, of `num_cpus`, reads some 32 MiB, in blocks of about `block_bytes`: where
     it runs, or else on the node that has the files, verified and decoded before they move. Rows keep the
     order of each partition's log within a task; Ray Data keeps that of tasks with `preserve_order`. The
-    broker keeps the range until the Dataset and all that are made from it are garbage, or `release` is
-    called; after a crash for an hour.
+    broker keeps the range until the Dataset and all that are made from it are garbage, in all processes that
+    have them (before Ray 2.51 in this one), or `release` is called. It keeps it for an hour longer after a
+    crash, or if a Dataset was handed to another process.
 
     Raises InvalidConfiguration for a wrong bound, column or size, TopicNotFound, DataLost if messages from
     `start`, an id, on are trimmed (with `fail_on_data_loss=False` what is left is read), and the client's own
@@ -84,7 +90,7 @@ def read(
     now_ms = time.time_ns() // 1_000_000
     first, last = as_bound(start, now_ms), as_bound(end, now_ms)
     plan, leases = BrokerPlanner(service_url).held_plan(topics, first, last)
-    hold = _Hold(leases)
+    hold = RangeHold(leases)
     if fail_on_data_loss:
         check_nothing_lost(plan.lost)
     if not plan.ranges:
@@ -93,16 +99,26 @@ def read(
     # A block, and so a task, for each range.
     blocks = [pa.table({_RANGE: pa.array([pickle.dumps(each)], pa.binary())}) for each in plan.ranges]
     dataset = ray.data.from_arrow(blocks).map_batches(
-        _reading(wanted, block_bytes, hold), batch_size=None, batch_format="pyarrow", num_cpus=num_cpus
+        _reading(wanted, block_bytes, _TaskHold(hold)),
+        batch_size=None,
+        batch_format="pyarrow",
+        num_cpus=num_cpus,
+        compute=_HoldingStrategy(hold) if takes_strategies(ray.__version__) else None,
     )
     _HOLDS[dataset] = hold
     return dataset
 
 
-def release(dataset: ray.data.Dataset) -> None:
-    """Give up the range under a Dataset of `read`.
+def takes_strategies(ray_version: str) -> bool:
+    """Whether Datasets of this Ray hold their ranges in all processes that have them."""
+    major, minor = ray_version.split(".")[:2]
+    return (int(major), int(minor)) >= _FIRST_RAY_WITH_STRATEGIES
 
-    Rows that were not computed by then may be gone.
+
+def release(dataset: ray.data.Dataset) -> None:
+    """Give up the range under a Dataset of `read`, which this process has read.
+
+    Rows that were not computed by then may be gone, in other processes too.
 
     Does nothing for others and the second time.
     """
@@ -112,7 +128,7 @@ def release(dataset: ray.data.Dataset) -> None:
 
 
 def _reading(
-    columns: tuple[str, ...], block_bytes: int, hold: _Hold
+    columns: tuple[str, ...], block_bytes: int, hold: _TaskHold
 ) -> Callable[[pa.Table], Iterator[pa.Table]]:
     """The function of the tasks, which keeps `hold` as Ray Data keeps the function."""
 
