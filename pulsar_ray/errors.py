@@ -435,6 +435,14 @@ class DiskSpaceLow(BrokerPersistenceError):
     retriable = True
 
 
+class ObjectStoreFull(MemoryBufferIsFull):
+    """An object store of Ray has no room, nor has its spill disk.
+
+    The text names the node, the size of its store and what to do. Streams, landings and writes try again for
+    two minutes before they raise it.
+    """
+
+
 class BrokerGone(ConnectError):
     """The embedded broker of a handle has ended: make a new Client.
 

@@ -9,6 +9,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
+from pulsar_ray.data.full_store import store_full
 from pulsar_ray.errors import InvalidConfiguration, NotConnected, PulsarException, Timeout
 
 ATTEMPTS = 3
@@ -86,10 +87,12 @@ def kill_stuck(at_work: Iterable[AtWork]) -> None:
 def own_error(failed: RayError, work: str, remedy: str, *, was_slow: bool = False) -> Exception:
     """Return the error to raise for work that failed.
 
-    It is the work's own, or tells that processes died of it or were too slow.
+    It is the work's own, or tells that processes died of it, were too slow, or found Ray's store full.
 
     `work` says of a process which one it is ("that read ..."), `remedy` what to do.
     """
+    if (full := store_full(failed, f"the process {work}", remedy)) is not None:
+        return full
     if isinstance(failed, RayTaskError):
         cause: Any = failed.cause
         return cause if isinstance(cause, PulsarException | OSError) else failed

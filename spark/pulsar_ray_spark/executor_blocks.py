@@ -16,7 +16,8 @@ import pyarrow as pa
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from pulsar_ray.errors import ServiceUnitNotReady
+from pulsar_ray.data.full_store import store_full
+from pulsar_ray.errors import ObjectStoreFull, ServiceUnitNotReady
 
 BLOCK_BYTES = 64 << 20
 """Blocks are to be of this size.
@@ -59,7 +60,8 @@ class ExecutorBlock(NamedTuple):
     def __call__(self) -> pa.Table:
         """Fetch the rows from an executor that has or can compute them.
 
-        One that starts anew is waited for. Raises ServiceUnitNotReady if none can.
+        One that starts anew, or has no room in Ray's object store, is waited for. Raises ServiceUnitNotReady
+        if none can, and ObjectStoreFull.
         """
         worker: Any = ray._private.worker.global_worker  # noqa: SLF001 - Ray asks for it, and has no other way
         worker.set_load_code_from_local(True)
@@ -75,8 +77,12 @@ class ExecutorBlock(NamedTuple):
                 with pa.ipc.open_stream(pa.BufferReader(stream)) as reader:
                     return reader.read_all().replace_schema_metadata()
             # There may be none for a moment, while a lost one is replaced.
-            refusals += not failures or any(isinstance(error, RayTaskError) for error in failures.values())
+            full = next(filter(None, map(_full_store, failures.values())), None)
+            has_refused = any(isinstance(error, RayTaskError) for error in failures.values())
+            refusals += not failures or (has_refused and full is None)
             if refusals == REFUSALS or time.monotonic() > deadline:
+                if full is not None:
+                    raise full
                 raise ServiceUnitNotReady(
                     f"no executor of Spark has partition {self.partition} of the rows to write "
                     f"({_described(failures)}): is the session running? Write the batch again; where "
@@ -102,6 +108,12 @@ class ExecutorBlock(NamedTuple):
             executor.getRDDPartition.remote(self.rdd_id, self.partition, self.schema_json, self.driver_agent)
         )
         return stream
+
+
+def _full_store(error: Exception) -> ObjectStoreFull | None:
+    return store_full(
+        error, "fetching rows to write from Spark", "write in more `tasks`, or fewer rows at once"
+    )
 
 
 def _described(failures: Mapping[str, Exception]) -> str:

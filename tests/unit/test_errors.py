@@ -133,6 +133,7 @@ PASSES = {
     "MemoryBufferIsFull": "messages on their way",
     "Moved": "an actor that is started",
     "NotConnected": "a connection that comes back",
+    "ObjectStoreFull": "objects that are let go",
     "ProducerBlockedQuotaExceededError": "a backlog that is read",
     "ProducerBlockedQuotaExceededException": "a backlog that is read",
     "ProducerQueueIsFull": "messages on their way",

@@ -12,6 +12,7 @@ import pyarrow as pa
 import ray.data
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from pulsar_ray.data.full_store import naming_full_stores
 from pulsar_ray.data.planning.broker_planner import BrokerPlanner
 from pulsar_ray.data.planning.lost_ranges import check_nothing_lost
 from pulsar_ray.data.planning.plan import BoundArgument, ReadRange, Topics, as_bound, as_topics
@@ -162,4 +163,6 @@ def _fetched(read_range: ReadRange, columns: tuple[str, ...], block_bytes: int) 
         num_cpus=0, num_returns="streaming", scheduling_strategy=placement, name="pulsar_ray.data.read"
     )
     for block in reading.remote(read_range, columns, block_bytes):
-        yield ray.get(block)
+        with naming_full_stores(f"reading {read_range.topic}", "read fewer columns or smaller block_bytes"):
+            table = ray.get(block)
+        yield table

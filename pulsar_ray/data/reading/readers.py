@@ -20,6 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from pulsar_ray.data import failing_actors
 from pulsar_ray.data.failing_actors import ATTEMPTS, AtWork
+from pulsar_ray.data.full_store import store_full
 from pulsar_ray.data.idle_actors import IdleActors
 from pulsar_ray.data.planning.plan import ReadRange
 from pulsar_ray.data.reading.avro_blocks import encode_avro_blocks
@@ -30,6 +31,9 @@ from pulsar_ray.data.reading.rows import BLOCK_BYTES, encode_blocks
 from pulsar_ray.data.reading.segments import stored_rows
 from pulsar_ray.errors import PulsarException
 
+LESS_AT_ONCE = (
+    "read fewer columns, a shorter range (a stream: by max_bytes_per_trigger), or smaller block_bytes"
+)
 _MAX_READERS_PER_NODE = 8
 _PREPARED_NODES = 8
 # A reader waited some ms after each range for the next one to be sent.
@@ -177,7 +181,9 @@ class ReaderPool:
     def read(self, ranges: Sequence[ReadRange], sources: Sequence[int], form: BlockForm) -> ReadBlocks:
         """Read the blocks of all ranges, in their order; `sources` number the ranges' partitions.
 
-        Raises the error of the first range that fails. A reader that dies, stands still for two minutes, or
+        Raises the error of the first range that fails, ObjectStoreFull where Ray's store has no room.
+
+        A reader that dies, stands still for two minutes, or
         takes longer than `set_work_timeout` allows is replaced, twice per range; then NotConnected or Timeout
         is raised.
         """
@@ -227,7 +233,7 @@ def _gave_up(running: _Running, died: RayError) -> Exception:
     return failing_actors.own_error(
         died,
         f"that read {running.work.read_range.topic}",
-        "read again, with smaller block_bytes or fewer columns",
+        f"read again; {LESS_AT_ONCE}",
         was_slow=running.busy.was_slow,
     )
 
@@ -255,8 +261,12 @@ def _blocks_of(finished: _Running) -> ReadBlocks:
     *blocks, last = list(finished.blocks)
     try:
         summary: _Summary = ray.get(last)
-    except RayTaskError as error:
-        if isinstance(error.cause, PulsarException):
+    except RayError as error:
+        read_range = finished.work.read_range
+        full = store_full(error, f"reading {read_range.topic}", LESS_AT_ONCE, read_range.node_id)
+        if full is not None:
+            raise full from None
+        if isinstance(error, RayTaskError) and isinstance(error.cause, PulsarException):
             raise error.cause from None
         raise
     return ReadBlocks(blocks, summary.messages, summary.largest_bytes)

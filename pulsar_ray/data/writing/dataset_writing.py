@@ -12,6 +12,7 @@ import pyarrow as pa
 import ray
 import ray.data
 
+from pulsar_ray.data.full_store import naming_full_stores, paused, tried_while_full
 from pulsar_ray.data.writing.publishers import PUBLISHERS, Connection, Publisher
 from pulsar_ray.data.writing.publishing import Part, Sending
 from pulsar_ray.data.writing.query_batch import QueryBatch
@@ -20,6 +21,7 @@ from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray.model.enums import CompressionType, HashingScheme
 
 _MESSAGES = "messages"
+_IN_SMALLER_BLOCKS = "have smaller blocks (DataContext.target_max_block_size) or fewer rows in a write"
 
 
 def write(
@@ -79,7 +81,8 @@ def write(
         return pa.table({_MESSAGES: pa.array([sent], pa.int64())})
 
     counts = dataset.map_batches(send, batch_size=None, batch_format="pyarrow", num_cpus=num_cpus)
-    return sum(row[_MESSAGES] for row in counts.iter_rows())
+    with naming_full_stores("computing the rows to write", _IN_SMALLER_BLOCKS):
+        return sum(row[_MESSAGES] for row in counts.iter_rows())
 
 
 @lru_cache(maxsize=4)
@@ -113,7 +116,11 @@ class _BlockRows:
     columns: dict[str, str | None]
 
     def __call__(self) -> pa.Table:
-        return sent_columns(ray.get(self.block), self.columns)
+        def fetched() -> pa.Table:
+            with naming_full_stores("fetching rows to write", _IN_SMALLER_BLOCKS):
+                return ray.get(self.block)
+
+        return sent_columns(tried_while_full(fetched, paused), self.columns)
 
 
 def _write_once(
@@ -124,7 +131,8 @@ def _write_once(
     sending: Sending,
     connection: Connection,
 ) -> int:
-    blocks = _in_order(dataset.to_arrow_refs, dataset)
+    with naming_full_stores("computing the rows to write", _IN_SMALLER_BLOCKS):
+        blocks = _in_order(dataset.to_arrow_refs, dataset)
     with WriteTarget.connected(topic, connection) as target, target.taken(batch.query):
         named = target.begin(batch, max(len(blocks), 1), sending.hashing_scheme)
         if named.layout.tasks != max(len(blocks), 1):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from pulsar_ray.data.full_store import tried_while_full
 from pulsar_ray.data.planning.plan import ReadRange
 from pulsar_ray_spark.handover import release
 from pulsar_ray_spark.reading import read_ranges
@@ -33,6 +35,7 @@ class BatchRunner:
         self._columns = columns
         self._values = values
         self._function = function
+        self._is_cancelled = threading.Event()
 
     def run(self, batch: PlannedBatch) -> int:
         """Call the function with a batch's rows and number; returns the count of rows.
@@ -47,7 +50,9 @@ class BatchRunner:
             for partition, (first, end) in sorted(batch.ranges.items()):
                 ranges += leases.enter_context(self._topics.leased(partition, first, end))
             columns = self._values.columns_to_read(self._columns)
-            read = read_ranges(self._spark, ranges, columns, values=self._values)
+            read = tried_while_full(
+                lambda: read_ranges(self._spark, ranges, columns, values=self._values), self._pause
+            )
         try:
             with naming_a_stop(self._spark):
                 self._function(self._typed(read.frame), batch.number)
@@ -61,9 +66,17 @@ class BatchRunner:
         self._spark.sparkContext.setJobGroup(group, description, interruptOnCancel=True)
 
     def cancel_jobs(self, group: str) -> None:
-        """Cancel the jobs of a group that run now."""
+        """Cancel the jobs of a group that run now.
+
+        A batch that waits for room in Ray's object store is given up.
+        """
+        self._is_cancelled.set()
         if runs(self._spark):
             self._spark.sparkContext.cancelJobGroup(group)
+
+    def _pause(self, seconds: float) -> bool:
+        check_runs(self._spark)
+        return self._is_cancelled.wait(seconds)
 
     def check_spark(self) -> None:
         """Raise SparkStopped if the session has ended."""
