@@ -82,7 +82,9 @@ class Streamer:
     def opened(self, stack: ExitStack, killer: Killer | None = None) -> tuple[MicroBatches, KilledTopics]:
         killer = killer or Killer()
         plans = stack.enter_context(open_plans(self.broker.client(), self.admin, NAME))
-        source = TopicSource(self.admin, self.topics, subscription_of(NAME))
+        source = TopicSource(
+            self.admin, self.topics, subscription_of(NAME), fail_on_data_loss=not self.may_lose
+        )
         topics = KilledTopics(
             self.admin, source, BrokerPlanner.on(self.admin.cluster), may_lose=self.may_lose
         )

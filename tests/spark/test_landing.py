@@ -302,6 +302,35 @@ def test_a_round_of_a_topic_that_was_replaced_before_its_files_were_there_is_mis
         lander.land()
 
 
+@pytest.mark.parametrize("is_planned", [False, True])
+def test_a_listed_topic_that_is_deleted_ends_a_landing_unless_messages_may_be_lost(
+    broker: Broker, publish: Publish, tmp_path: Path, is_planned: bool
+) -> None:
+    topics, admin = [broker.topic(), broker.topic()], broker.admin().topics
+    lander = Lander(broker, topics, tmp_path / "landed")
+    for number, topic in enumerate(topics):
+        publish(topic, numbered(number * 10, number * 10 + 10))
+    lander.land()
+    for number, topic in enumerate(topics):
+        publish(topic, numbered(20 + number * 10, 30 + number * 10))
+    if is_planned:
+        with pytest.raises(Killed):
+            lander.land(killer=Killer(2))
+    admin.delete(topics[1], force=True)
+    for _ in range(2):
+        with pytest.raises(DataLost, match=f"{topics[1]} was deleted.*{NAME}.*fail_on_data_loss=False"):
+            lander.land()
+    lander.fail_on_data_loss = False
+    lander.land()
+    lander.land()
+    assert sorted(lander.values()) == sorted(numbered(30))
+    admin.create_topic(topics[1])
+    admin.create_subscription(topics[1], "keep")
+    publish(topics[1], numbered(40, 45))
+    lander.land()
+    assert sorted(lander.values()) == sorted([*numbered(30), *numbered(40, 45)])
+
+
 def test_a_landing_whose_messages_were_truncated_ends_with_the_error(
     broker: Broker, publish: Publish, tmp_path: Path
 ) -> None:

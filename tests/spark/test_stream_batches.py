@@ -202,6 +202,40 @@ def test_a_topic_that_is_deleted_is_left_out_once_it_is_read(broker: Broker, pub
     assert Counter(streamer.values()) == Counter(numbered(30))
 
 
+@pytest.mark.parametrize("is_planned", [False, True])
+def test_a_listed_topic_that_is_deleted_ends_a_query_unless_messages_may_be_lost(
+    broker: Broker, publish: Publish, is_planned: bool
+) -> None:
+    """As the official source of Kafka's topics does; the error names topic, query and the way out."""
+    topics, admin = [broker.topic(), broker.topic(2)], broker.admin().topics
+    streamer = Streamer(broker, topics)
+    for number, topic in enumerate(topics):
+        publish(topic, numbered(number * 10, number * 10 + 10))
+    streamer.stream()
+    for number, topic in enumerate(topics):
+        publish(topic, numbered(20 + number * 10, 30 + number * 10))
+    if is_planned:
+        with pytest.raises(Killed):
+            streamer.stream(killer=Killer(2))
+    admin.delete(topics[1], force=True)
+    near = broker.topic()
+    for _ in range(2):
+        with pytest.raises(DataLost, match=f"{topics[1]}.* was deleted") as raised:
+            streamer.stream()
+        assert repr(subscription_of(NAME)) in raised.value.text
+        assert "fail_on_data_loss=False" in raised.value.text
+        assert near not in raised.value.text
+    streamer.may_lose = True
+    streamer.stream()
+    streamer.stream()
+    assert Counter(streamer.values()) == Counter(numbered(30))
+    admin.create_topic(topics[1])
+    admin.create_subscription(topics[1], "keep")
+    publish(topics[1], numbered(40, 45))
+    streamer.stream()
+    assert Counter(streamer.values()) == Counter([*numbered(30), *numbered(40, 45)])
+
+
 def test_a_topic_that_was_never_there_is_named(broker: Broker) -> None:
     with pytest.raises(TopicNotFound, match="nowhere"):
         Streamer(broker, "nowhere").stream()

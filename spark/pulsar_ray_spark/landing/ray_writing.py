@@ -64,7 +64,9 @@ def _looked_at(task: Any, begun: _Running) -> tuple[Any, _Running]:
 def _start(job: FileJob) -> Any:
     # Soft: without that node the task starts elsewhere and says that the data is not there. No CPU is
     # reserved, for Spark's executors may have them all.
-    placement = NodeAffinitySchedulingStrategy(job.read_range.node_id, soft=True)
+    node_id = job.read_range.node_id
+    # None is known of a topic that is gone.
+    placement = NodeAffinitySchedulingStrategy(node_id, soft=True) if node_id else "DEFAULT"
     task = _WRITE_FILE.options(
         num_cpus=0, max_retries=_RETRIES, scheduling_strategy=placement, name="pulsar-ray landing"
     )

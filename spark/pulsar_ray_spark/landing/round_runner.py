@@ -106,7 +106,7 @@ class RoundRunner:
 
     def ends(self) -> dict[str, Position]:
         """The position behind the last message of each partition that there is now."""
-        return self._source.ends(self._source.partitions())
+        return self._source.ends()
 
     def _begin_anew(self, start: Bound) -> None:
         self._check_folder()

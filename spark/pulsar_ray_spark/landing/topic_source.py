@@ -5,6 +5,7 @@ Partitions, ranges, and the durable subscription behind them.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -16,7 +17,7 @@ from pulsar_ray.client.consumer.topic_pattern import TopicPattern
 from pulsar_ray.data.planning.broker_planner import target_of
 from pulsar_ray.data.planning.lost_ranges import LostRange, beginning_of, lost_of
 from pulsar_ray.data.planning.plan import Bound, ReadRange, SegmentSlice, Topics, segments_before
-from pulsar_ray.errors import DataLost, PulsarException, SubscriptionNotFound
+from pulsar_ray.errors import DataLost, PulsarException, SubscriptionNotFound, TopicNotFound
 from pulsar_ray.model.position import EARLIEST, Position
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.cluster import PartitionRoute
@@ -24,6 +25,7 @@ from pulsar_ray_spark.landing.rounds import FileRange, PlannedPartition
 
 _LEASE_MS = 3_600_000
 _WHOLE = 1 << 40
+_log = logging.getLogger(__name__)
 
 
 class LeasedRange(NamedTuple):
@@ -45,15 +47,44 @@ class TopicSource:
         self._topics = topics
         self._subscription = subscription
         self._registered: set[str] = set()
+        self._gone: set[str] = set()
 
     def partitions(self) -> list[str]:
         """Names of the partitions that there are now; none of them is woken. Raises TopicNotFound."""
         return [route.topic for topic in self._names() for route in self._calls.all_routes(topic)]
 
-    def ends(self, partitions: Sequence[str]) -> dict[str, Position]:
-        """The position behind the last stored message of each partition, which is not woken."""
-        lasts = {name: self._calls.last_message(self._known(name)) for name in partitions}
-        return {name: Position(*last["position"]).next() for name, last in lasts.items()}
+    def ends(self) -> dict[str, Position]:
+        """The position behind the last stored message of each partition, which is not woken.
+
+        Raises DataLost for a topic that was deleted, unless its messages may be lost.
+        """
+        ends = {}
+        for topic in self._names():
+            with self._missing(topic):
+                for route in self._calls.all_routes(topic):
+                    last = self._calls.last_message(route)
+                    ends[route.topic] = Position(*last["position"]).next()
+        return ends
+
+    @contextmanager
+    def _missing(self, topic: str) -> Iterator[None]:
+        """Pass over a topic that is gone, if its messages may be lost; else raise DataLost."""
+        try:
+            yield
+        except TopicNotFound:
+            if self._fail_on_data_loss:
+                raise self.gone(topic) from None
+            if topic not in self._gone:
+                self._gone.add(topic)
+                _log.warning("%s was deleted: %r goes on without it", topic, self._subscription)
+
+    def gone(self, topic: str) -> DataLost:
+        """Return the error of a topic that was deleted since this was begun."""
+        return DataLost(
+            f"{topic} was deleted, with all that {self._subscription!r} had not read of it; give "
+            "fail_on_data_loss=False to go on with the other topics, and with this one should it be made "
+            "anew, or begin under another name without it"
+        )
 
     def first_positions(self, start: Bound) -> dict[str, Position]:
         """The positions that a bound stands for now, of each partition; held from now on.
@@ -76,7 +107,11 @@ class TopicSource:
         for name, end in ends.items():
             first = positions.get(name, EARLIEST)
             if end > first and end.ledger_id >= 0:
-                planned = self._planned(self.held(name), first, end, file_bytes)
+                planned = None
+                with self._missing(name):
+                    planned = self._planned(self.held(name), first, end, file_bytes)
+                if planned is None:
+                    continue
                 if self._fail_on_data_loss:
                     check_kept(planned, first, self._subscription)
                 yield planned
@@ -87,7 +122,12 @@ class TopicSource:
 
         They stay until the context is left.
         """
-        route = self._started(file.topic)
+        route = None
+        with self._missing(file.topic):
+            route = self._started(file.topic)
+        if route is None:
+            yield LeasedRange(ReadRange("", file.topic, file.partition, (), file.first, file.end), None)
+            return
         answer = self._ask(route, [*file.first], [*file.end], _WHOLE)
         segments = tuple(SegmentSlice(*piece) for group in answer["groups"] for piece in group)
         log = [SegmentSlice(*piece) for piece in answer["log"]]
@@ -103,19 +143,23 @@ class TopicSource:
             self._release(route, answer)
 
     def acknowledge(self, positions: Mapping[str, Position]) -> None:
-        """Give up all messages before these positions, durably.
+        """Give up all messages before these positions, durably, of the topics that are still there.
 
         One in chunks is where its last chunk is: the others stay for it.
         """
         for name, position in positions.items():
             if position.ledger_id >= 0:
                 mark = [position.ledger_id, position.entry_id - 1]
-                try:
-                    self._acknowledge(name, mark)
-                except SubscriptionNotFound:
-                    # The topic is another one by now, or the subscription was deleted: this brings it back.
-                    self._registered.discard(name)
-                    self._acknowledge(name, mark)
+                with suppress(TopicNotFound):
+                    self._acknowledge_again(name, mark)
+
+    def _acknowledge_again(self, name: str, mark: list[int]) -> None:
+        try:
+            self._acknowledge(name, mark)
+        except SubscriptionNotFound:
+            # The topic is another one by now, or the subscription was deleted: this brings it back.
+            self._registered.discard(name)
+            self._acknowledge(name, mark)
 
     def _acknowledge(self, name: str, mark: list[int]) -> None:
         self._calls.ask_dispatcher(
@@ -148,10 +192,6 @@ class TopicSource:
         pattern = TopicPattern(self._topics)
         known = self._admin.cluster.topics(pattern.namespace, self._calls.timeout_s)
         return [name for name, _ in known if pattern.matches(name)]
-
-    def _known(self, name: str) -> PartitionRoute:
-        (route,) = self._calls.all_routes(name)
-        return route
 
     def _started(self, name: str) -> PartitionRoute:
         (route,) = self._calls.routes(name)

@@ -16,6 +16,7 @@ from pulsar_ray.errors import PulsarException, TopicNotFound
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.position import Position
 from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.transport.cluster import PartitionRoute
 from pulsar_ray_spark.landing.topic_source import TopicSource
 from pulsar_ray_spark.streaming.batch_limits import Measured
 from pulsar_ray_spark.streaming.planned_batch import BEGINNING, Place
@@ -42,8 +43,7 @@ class QueryTopics:
 
     def ends(self) -> dict[str, Place]:
         """The place behind the last message of each partition; none is woken."""
-        ends = self._source.ends(self._source.partitions())
-        return {name: Place(end) for name, end in ends.items() if end.ledger_id >= 0}
+        return {name: Place(end) for name, end in self._source.ends().items() if end.ledger_id >= 0}
 
     def measure(
         self, partition: str, first: Place, end: Place, messages: int, stored_bytes: int, takes_one: bool
@@ -53,7 +53,7 @@ class QueryTopics:
         From then on the partition keeps its messages for the query.
         """
         answer = self._calls.ask_partition(
-            self._source.held(partition),
+            self._held(partition),
             "measure_range",
             first=[*first.position],
             batch_index=first.batch_index,
@@ -64,6 +64,14 @@ class QueryTopics:
         )
         place = Place(Position(*answer["end"]), answer["batch_index"])
         return Measured(place, answer["messages"], answer["stored_bytes"])
+
+    def _held(self, partition: str) -> PartitionRoute:
+        try:
+            return self._source.held(partition)
+        except TopicNotFound:
+            if self._may_lose:
+                raise
+            raise self._source.gone(partition) from None
 
     def wake_dispatchers(self, partitions: Iterable[str]) -> None:
         """Have the dispatchers started that will acknowledge, once each, without waiting for them.
@@ -87,15 +95,14 @@ class QueryTopics:
 
         def give_up(item: tuple[str, Place]) -> None:
             name, place = item
-            with suppress(TopicNotFound):
-                self._source.acknowledge({name: place.position})
+            self._source.acknowledge({name: place.position})
 
         with ThreadPoolExecutor(_CALLS_AT_ONCE) as pool:
             list(pool.map(give_up, places.items()))
 
     @contextmanager
     def leased(self, partition: str, first: Place, end: Place) -> Iterator[Sequence[ReadRange]]:
-        """The files that hold a range, kept until the context is left. Raises DataLost, TopicNotFound."""
+        """The files that hold a range, kept until the context is left. Raises DataLost."""
         index = TopicName.parse(partition).partition_index
         start: Bound = "earliest" if first == BEGINNING else _at(index, first)
         with ExitStack() as lease:
@@ -103,7 +110,7 @@ class QueryTopics:
                 plan = lease.enter_context(self._planner.plan([partition], start, _at(index, end)))
             except TopicNotFound:
                 if not self._may_lose:
-                    raise
+                    raise self._source.gone(partition) from None
                 plan = RangePlan(())
             if not self._may_lose:
                 check_nothing_lost(plan.lost)

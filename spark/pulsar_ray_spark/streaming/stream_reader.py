@@ -94,7 +94,12 @@ class StreamReader:
             client = opened.enter_context(Client(self.service_url))
             admin = opened.enter_context(Admin(self.service_url))
             log = opened.enter_context(open_plans(client, admin, self.name))
-            source = TopicSource(admin, self.topics, subscription_of(self.name))
+            source = TopicSource(
+                admin,
+                self.topics,
+                subscription_of(self.name),
+                fail_on_data_loss=self.fail_on_data_loss,
+            )
             planner = BrokerPlanner.on(admin.cluster)
             topics = QueryTopics(admin, source, planner, may_lose=not self.fail_on_data_loss)
             runner = BatchRunner(self.spark, topics, self.columns, self.values, self.function)
@@ -134,7 +139,8 @@ def read_stream(
     A batch's ranges are stored at the broker before it runs, and its positions behind it, so that after a
     crash of anything the same rows come under the same id. The durable subscription `spark-<name>` keeps
     messages until their batch is done, and shows the backlog; `drop_query` deletes it. Ranges that were
-    trimmed all the same end the query with DataLost unless `fail_on_data_loss` is off.
+    trimmed all the same, and listed topics that were deleted, end the query with DataLost unless
+    `fail_on_data_loss` is off.
 
     Raises InvalidConfiguration, and `start()` what it says.
     """
