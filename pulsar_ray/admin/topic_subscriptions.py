@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from pulsar_ray.admin.topic_calls import TopicCalls
@@ -18,7 +20,8 @@ from pulsar_ray.errors import (
     PulsarException,
     SubscriptionNotFound,
 )
-from pulsar_ray.format.payload import decode_block
+from pulsar_ray.format.chunked_payload import ChunkedPayload
+from pulsar_ray.format.payload import DecodedBlock, decode_block
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.subscription_properties import check_subscription_properties
 from pulsar_ray.model.topic_name import TopicName
@@ -27,6 +30,8 @@ from pulsar_ray.transport.cluster import PartitionRoute
 MAX_PEEKED_MESSAGES = 100_000
 _PAGE_MESSAGES = 10_000
 _ALL = 1 << 62
+_BEGUN_MESSAGES = 10
+"""So many messages in chunks are kept until they are whole, as in consumers."""
 
 
 class TopicSubscriptions:
@@ -179,20 +184,28 @@ class TopicSubscriptions:
         if count > MAX_PEEKED_MESSAGES:
             raise ValueError(f"count={count}: at most {MAX_PEEKED_MESSAGES} messages; subscribe to get more")
         messages: list[Message] = []
-        for block, rows in self.waiting(topic, subscription, count):
+        for block, rows in self.waiting(topic, subscription, count, whole=True):
             messages += [Message(block, row) for row in rows]
         return messages
 
     def waiting(
-        self, topic: str, subscription: str, count: int | None = None, *, readable: bool = False
+        self,
+        topic: str,
+        subscription: str,
+        count: int | None = None,
+        *,
+        readable: bool = False,
+        whole: bool = False,
     ) -> Iterator[BlockRows]:
         """Read unacknowledged messages piece by piece, partition by partition; all without a `count`.
 
-        Raises the error of a block that cannot be decoded, with its message id; `readable` leaves that out.
+        A message in chunks is its chunks, or with `whole` itself, once all of them are there. Raises the
+        error of a block that cannot be decoded, with its message id; `readable` leaves that out.
         """
         left = _ALL if count is None else count
         for route in self._routes_with(topic, subscription):
             behind: list[int] | None = [-1, -1]
+            decoded = _WholeMessages(route).decoded if whole else partial(_decoded, route)
             while behind is not None and left > 0:
                 asked = min(left, _PAGE_MESSAGES)
                 answer = self._calls.ask_dispatcher(
@@ -200,7 +213,7 @@ class TopicSubscriptions:
                 )
                 for described in answer["blocks"]:
                     try:
-                        parts = _decoded(route, *described)
+                        parts = decoded(*described)
                     except PulsarException:
                         if not readable:
                             raise
@@ -292,15 +305,58 @@ def _before_ms(older_than_seconds: Any) -> int:
     return int((time.time() - older_than_seconds) * 1000)
 
 
-def _decoded(
-    route: PartitionRoute, ledger_id: int, first_entry_id: int, rows: Any, count: int, data: bytes
-) -> list[BlockRows]:
+class _WholeMessages:
+    """Decodes a partition's blocks in their order, and joins messages in chunks."""
+
+    def __init__(self, route: PartitionRoute) -> None:
+        self._route = route
+        self._begun: dict[str, list[tuple[tuple[int, int], bytes]]] = {}
+        """The places and bytes of the chunks so far, by the messages' names."""
+
+    def decoded(
+        self, ledger_id: int, first_entry_id: int, rows: Any, count: int, data: bytes
+    ) -> list[BlockRows]:
+        """Decode a block; a message in chunks comes with the last one.
+
+        It never comes if its first chunks are gone.
+        """
+        parts = _decoded(self._route, ledger_id, first_entry_id, rows, count, data)
+        chunk = parts[0].block.decoded.metadata.chunk if parts else None
+        if chunk is None:
+            return parts
+        pieces = self._begun.pop(chunk.uuid, [])
+        if len(pieces) != chunk.chunk_id:
+            return []
+        pieces.append(((ledger_id, first_entry_id), data))
+        if chunk.chunk_id + 1 < chunk.num_chunks:
+            self._begun[chunk.uuid] = pieces
+            if len(self._begun) > _BEGUN_MESSAGES:
+                # The one that got no chunk for longest.
+                del self._begun[next(iter(self._begun))]
+            return []
+        with _naming(self._route, ledger_id, first_entry_id):
+            payload = ChunkedPayload(sum(len(piece) for _, piece in pieces))
+            for _, piece in pieces:
+                payload.add(piece)
+            block = _received(self._route, payload.decoded(), ledger_id, first_entry_id, count)
+        block.first_chunk = pieces[0][0]
+        return [BlockRows(block, range(1))]
+
+
+@contextmanager
+def _naming(route: PartitionRoute, ledger_id: int, entry_id: int) -> Iterator[None]:
+    """Name the block that cannot be decoded."""
     try:
-        decoded = decode_block(data, 0, route.topic)
+        yield
     except PulsarException as error:
-        place = ledger_id, first_entry_id
-        raise error.of_message(MessageId(route.partition, *place, topic_name=route.topic)) from None
-    block = ReceivedBlock(
+        place = MessageId(route.partition, ledger_id, entry_id, topic_name=route.topic)
+        raise error.of_message(place) from None
+
+
+def _received(
+    route: PartitionRoute, decoded: DecodedBlock, ledger_id: int, first_entry_id: int, count: int
+) -> ReceivedBlock:
+    return ReceivedBlock(
         decoded,
         topic_name=route.topic,
         partition=route.partition,
@@ -308,4 +364,12 @@ def _decoded(
         first_entry_id=first_entry_id,
         redelivery_count=count,
     )
+
+
+def _decoded(
+    route: PartitionRoute, ledger_id: int, first_entry_id: int, rows: Any, count: int, data: bytes
+) -> list[BlockRows]:
+    with _naming(route, ledger_id, first_entry_id):
+        decoded = decode_block(data, 0, route.topic)
+    block = _received(route, decoded, ledger_id, first_entry_id, count)
     return [BlockRows(block, range(start, end)) for start, end in rows]

@@ -16,7 +16,7 @@ from pulsar_ray.errors import ObjectStoreFull
 
 _log = logging.getLogger(__name__)
 PATIENCE_S = 120.0
-"""How long work pauses in all until it is tried no more: what has no room by then may never have."""
+"""How long work pauses in all until it is tried no more."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 10.0
 _MIB = 1 << 20
 _TASK = re.compile(r"ray::.* ip=([0-9a-fA-F.:]+)")
@@ -27,10 +27,10 @@ T = TypeVar("T")
 def store_full(
     failed: BaseException, work: str, remedy: str, node_id: str | None = None
 ) -> ObjectStoreFull | None:
-    """Return the error to raise for work that found a store full; None if it failed of something else.
+    """Return the error to raise for work that found a store full.
 
-    `work` says what it was ("reading topic t"), `remedy` how it needs less, `node_id` where it took place
-    unless Ray says.
+    None if it failed of something else. `work` says what it was ("reading topic t"), `remedy` how it needs
+    less, `node_id` where it took place unless Ray says.
     """
     address = None
     if isinstance(failed, RayTaskError):

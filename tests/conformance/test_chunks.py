@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from pulsar_ray.client.client import Client
@@ -14,7 +15,7 @@ from pulsar_ray.errors import MessageTooBig
 from pulsar_ray.model.enums import CompressionType, ConsumerType
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.testing.waiting import wait_until
-from tests.conformance.broker import EARLIEST, WAIT_MS, Broker
+from tests.conformance.broker import EARLIEST, WAIT_MS, Broker, receive
 from tests.conformance.chunking import CHUNK_BYTES, backlog, chunking, large
 from tests.conformance.event_loop import on_a_loop
 from tests.conformance.test_lifecycle import pickled
@@ -279,6 +280,30 @@ def test_a_message_that_fails_too_often_goes_to_the_dead_letter_topic_whole(
     letter = dead.receive(WAIT_MS)
     assert (letter.data(), letter.partition_key(), letter.properties()["p"]) == (value, "k", "q")
     wait_until(lambda: backlog(broker, topic) == 0, what="the original is acknowledged")
+
+
+@pytest.mark.parametrize("form", ["many", "table"])
+def test_rows_that_are_too_large_for_a_block_go_in_chunks_in_their_place(
+    broker: Broker, client: Client, form: str
+) -> None:
+    topic = broker.topic()
+    broker.admin().topics.policies.set(topic, "max_message_size", 2 * CHUNK_BYTES)
+    consumer = client.subscribe(topic, "s")
+    rows = [b"first", large(1), b"", None, *(b"%d" % number for number in range(50)), large(2), b"last"]
+    keys = [f"k{number}" if number % 2 else None for number in range(len(rows))]
+    producer = chunking(client, topic)
+    ids = (
+        producer.send_many(rows, partition_keys=keys)
+        if form == "many"
+        else producer.send_arrow(pa.table({"value": pa.array(rows, pa.binary()), "key": keys}))
+    )
+    found = receive(consumer, len(rows))
+    assert [None if message.has_null_value() else message.data() for message in found] == rows
+    assert [message.partition_key() or None for message in found] == keys
+    assert ids[-1] == found[-1].message_id()
+    plain = client.create_producer(topic)
+    with pytest.raises(MessageTooBig):
+        plain.send_many(rows)
 
 
 def test_what_cannot_be_in_chunks_is_refused(broker: Broker, client: Client) -> None:

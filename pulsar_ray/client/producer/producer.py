@@ -427,9 +427,9 @@ class Producer(LazyHandle):
 
         Columns: value (binary) and, if wanted, key or partition_key, ordering_key, properties (map),
         event_time or event_timestamp, deliver_at (for each row, null for at once); those that received tables
-        have besides are ignored. Rows are cut into entries of at most 8,192 rows and 1 MiB; order within a
-        partition is row order. Raises ValueError for
-        columns of wrong types.
+        have besides are ignored. Rows are cut into entries of at most 8,192 rows and 1 MiB, a larger row into
+        chunks with `chunking_enabled`; order within a partition is row order. Raises ValueError for columns
+        of wrong types, MessageTooBig.
         """
         ensure_may_wait("send_arrow()")
         return self._bulk().send_table(data, deliver_at).wait()

@@ -19,6 +19,7 @@ from pulsar_ray.data.writing.row_lanes import row_lanes
 from pulsar_ray.errors import InvalidConfiguration, ProducerBusy
 from pulsar_ray.format.table import normalize_table, split_table
 from pulsar_ray.model.enums import CompressionType, HashingScheme
+from pulsar_ray.model.topic_name import TopicName
 
 _LANES_AT_ONCE = 8
 SEND_TIMEOUT_MS = 120_000
@@ -149,12 +150,16 @@ def _check_same_rows(part: Part, named: NamedWrite, rows: Mapping[int, int]) -> 
 
 
 def _open(client: Client, part: Part, topic: str, name: str | None, used_id: int | None) -> Producer:
+    # Rows that were read of a topic may be larger than a block.
+    makes_chunks = TopicName.parse(topic).is_persistent
     return when_free(
         lambda: client.create_producer(
             topic,
             name,
             initial_sequence_id=used_id,
             send_timeout_millis=SEND_TIMEOUT_MS,
+            batching_enabled=not makes_chunks,
+            chunking_enabled=makes_chunks,
             hashing_scheme=part.sending.hashing_scheme,
             compression_type=part.sending.compression_type,
         )

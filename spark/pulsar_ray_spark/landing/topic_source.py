@@ -60,23 +60,21 @@ class TopicSource:
         """
         ends = {}
         for topic in self._names():
-            with self._missing(topic):
+            try:
                 for route in self._calls.all_routes(topic):
                     last = self._calls.last_message(route)
                     ends[route.topic] = Position(*last["position"]).next()
+            except TopicNotFound:
+                self._miss(topic)
         return ends
 
-    @contextmanager
-    def _missing(self, topic: str) -> Iterator[None]:
-        """Pass over a topic that is gone, if its messages may be lost; else raise DataLost."""
-        try:
-            yield
-        except TopicNotFound:
-            if self._fail_on_data_loss:
-                raise self.gone(topic) from None
-            if topic not in self._gone:
-                self._gone.add(topic)
-                _log.warning("%s was deleted: %r goes on without it", topic, self._subscription)
+    def _miss(self, topic: str) -> None:
+        """Pass over a deleted topic if its messages may be lost; else raise DataLost."""
+        if self._fail_on_data_loss:
+            raise self.gone(topic) from None
+        if topic not in self._gone:
+            self._gone.add(topic)
+            _log.warning("%s was deleted: %r goes on without it", topic, self._subscription)
 
     def gone(self, topic: str) -> DataLost:
         """Return the error of a topic that was deleted since this was begun."""
@@ -107,10 +105,10 @@ class TopicSource:
         for name, end in ends.items():
             first = positions.get(name, EARLIEST)
             if end > first and end.ledger_id >= 0:
-                planned = None
-                with self._missing(name):
+                try:
                     planned = self._planned(self.held(name), first, end, file_bytes)
-                if planned is None:
+                except TopicNotFound:
+                    self._miss(name)
                     continue
                 if self._fail_on_data_loss:
                     check_kept(planned, first, self._subscription)
@@ -122,9 +120,11 @@ class TopicSource:
 
         They stay until the context is left.
         """
-        route = None
-        with self._missing(file.topic):
+        route: PartitionRoute | None = None
+        try:
             route = self._started(file.topic)
+        except TopicNotFound:
+            self._miss(file.topic)
         if route is None:
             yield LeasedRange(ReadRange("", file.topic, file.partition, (), file.first, file.end), None)
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import pytest
 import ray
@@ -31,9 +32,8 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def of_task(cause: Exception, address: str = "10.0.0.2") -> RayError:
-    failed: RayError = RayTaskError(
-        "read", f"ray::read() (pid=7, ip={address}, actor_id=x)", cause
-    ).as_instanceof_cause()
+    made_of: Any = RayTaskError
+    failed: RayError = made_of("read", f"ray::read() (pid=7, ip={address})", cause).as_instanceof_cause()
     return failed
 
 

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from pulsar_ray.client.options.producer_options import ProducerOptions
 from pulsar_ray.client.producer.blocks.bulk_limits import BulkLimits
+from pulsar_ray.client.producer.blocks.send_callbacks import ErrorCallback
 from pulsar_ray.client.producer.bulk.bulk_columns import (
     as_list,
     batching_keys,
@@ -30,7 +31,7 @@ from pulsar_ray.client.producer.bulk.bulk_receipts import BulkCallback, BulkRece
 from pulsar_ray.client.producer.partition_producer import PartitionProducer
 from pulsar_ray.client.producer.queue.send_queue import SendQueue
 from pulsar_ray.client.producer.routing import BatchTurnsRouter, CustomRouter, Router, find_available
-from pulsar_ray.client.producer.send_arguments import check_not_absurd
+from pulsar_ray.client.producer.send_arguments import check_not_absurd, message_fields
 from pulsar_ray.errors import OperationNotSupported, PulsarException
 from pulsar_ray.format.arrow_payload import encode_rows
 from pulsar_ray.format.columns import KEY_COLUMN, ORDERING_KEY_COLUMN
@@ -148,6 +149,13 @@ class BulkSend:
         return self._partitions[index]
 
     def _add_batch(self, partition: PartitionProducer, batch: pa.RecordBatch) -> None:
+        if batch.num_rows == 1 and partition.queue.goes_alone(batch.column("value")[0].as_buffer()):
+            row = {name: batch.column(name)[0].as_py() for name in batch.schema.names}
+            properties = dict(row.get("properties") or ())
+            due_ms = row.get(_DELIVER_AT, self._due_ms)
+            fields = (row.get("key"), row.get("ordering_key"), properties, row.get("event_time"), due_ms)
+            self._add_alone(partition, row["value"], *fields)
+            return
         payload, columns = encode_table(batch, partition.queue.payload_memory)
         key = batch.column("key")[0].as_py() if columns & KEY_COLUMN else None
         ordering = batch.column("ordering_key")[0].as_py() if columns & ORDERING_KEY_COLUMN else None
@@ -204,6 +212,13 @@ class BulkSend:
         values = columns[0]
         for first, end in _cut(values, self._limits):
             part: list[Any] = [column if column is None else column[first:end] for column in columns]
+            partition = self._partition_of(index)
+            if end - first == 1 and partition.queue.goes_alone(part[0][0]):
+                row: list[Any] = [None if column is None else column[0] for column in part]
+                value, key, ordering, named, event_time, due_ms = row
+                due_ms = self._due_ms if part[5] is None else due_ms
+                self._add_alone(partition, value, key, ordering, named, event_time, due_ms)
+                continue
             payload, bits = encode_rows(
                 part[0], keys=part[1], ordering_keys=part[2], properties=part[3], event_times=part[4]
             )
@@ -211,11 +226,31 @@ class BulkSend:
             ordering = part[2][0] if part[2] else None
             due = self._due_ms if part[5] is None else due_times(part[5], self._now_ms)
             is_batch = self._options.batching_enabled
-            self._add_payload(
-                self._partition_of(index), payload, bits, end - first, key, ordering, due, is_batch=is_batch
-            )
+            self._add_payload(partition, payload, bits, end - first, key, ordering, due, is_batch=is_batch)
 
     # --- blocks -----------------------------------------------------------------------------------
+
+    def _add_alone(
+        self,
+        partition: PartitionProducer,
+        value: bytes,
+        key: str | None,
+        ordering_key: str | None,
+        properties: dict[str, str] | None,
+        event_time: int | None,
+        deliver_at: int | None,
+    ) -> None:
+        """Add a row as `send` adds a message, perhaps in chunks."""
+        fields = message_fields(key, ordering_key, properties, event_time, None, deliver_at)
+        if fields is not None and fields[-1] is not None:
+            partition.queue.check_delay(fields[-1], self._now_ms)
+        self._receipts.begin_block()
+        try:
+            receipt = _RowReceipt(self._receipts, partition.route.partition)
+            partition.queue.enqueue(value, receipt, fields, seal=True)
+        except PulsarException as error:
+            self._receipts.failed(error)
+            raise
 
     def _add_payload(
         self,
@@ -289,6 +324,22 @@ class BulkSend:
         """
         timeout_s = self._options.send_timeout_millis / 1000 or 1e9
         return self._receipts.wait(None if self._only is None else self._only.link, timeout_s)
+
+
+class _RowReceipt(ErrorCallback):
+    """The receipt of a row that was added alone."""
+
+    __slots__ = ("_partition", "_receipts")
+
+    def __init__(self, receipts: BulkReceipts, partition: int) -> None:
+        self._receipts = receipts
+        self._partition = partition
+
+    def __call__(self, result: Any, message_id: MessageId) -> None:
+        self._receipts.stored(self._partition, message_id)
+
+    def failed(self, error: PulsarException) -> None:
+        self._receipts.failed(error)
 
 
 _PLAIN_TYPES = frozenset((bytes, type(None)))

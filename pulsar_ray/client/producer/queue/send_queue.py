@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from typing import Any
 
 from pulsar_ray.client.endpoint.endpoint_link import EndpointLink
@@ -396,6 +396,14 @@ class SendQueue:
     def is_chunked(self, value: bytes | None) -> bool:
         """Whether a message is cut into chunks, unless compression makes it small enough."""
         return self._cutter.is_chunked(value)
+
+    def goes_alone(self, value: Sized | None) -> bool:
+        """Whether a row without room for others is sent as `send` sends it.
+
+        It is one of a table or list. A producer that makes chunks may cut it up; its fields take room, too.
+        """
+        chunk_bytes = self._cutter.chunk_bytes
+        return bool(chunk_bytes) and value is not None and len(value) > chunk_bytes // 2
 
     def _enqueue_chunked(
         self,
