@@ -21,6 +21,11 @@ from pulsar_ray.transport.cluster import PartitionRoute, check_any_there
 CALLS_AT_ONCE = 16
 STATS_TIMEOUT_S = 10.0
 """An actor that is starting on a busy machine is waited for so long."""
+_SILENT = "its process does not answer on {host}"
+_GONE = (
+    "its process on {host} has ended, or is starting: its consumers and what they have acknowledged are not "
+    "known just now"
+)
 
 
 class TopicInspection:
@@ -44,7 +49,7 @@ class TopicInspection:
         return {**sum_of_partitions(list(found.values())), "partitions": found}
 
     def _partition(self, route: PartitionRoute, subscriptions: bool) -> dict[str, Any]:
-        silent: list[str] = []
+        unknown: dict[str, str] = {}
         for is_last in (False, False, True):
             partition = self._described(route)
             durable: dict[str, Any] = {}
@@ -58,13 +63,17 @@ class TopicInspection:
                 continue
             for each in found:
                 durable.update(each or {})
-            silent = [name for name, each in zip(served, found, strict=True) if each is not None and not each]
+            unknown = {
+                name: _SILENT if each == {} else _GONE
+                for name, each in zip(served, found, strict=True)
+                if not each
+            }
             if partition["hasReaders"]:
                 readers = self._calls.running_stats(route.topic, "", durable=False) or {}
             break
         stats = {**partition_stats(partition, durable, readers), "host": route.host}
-        for name in silent:
-            stats["subscriptions"][name]["problem"] = f"its process does not answer on {route.host}"
+        for name, why in unknown.items():
+            stats["subscriptions"][name]["problem"] = why.format(host=route.host)
         return stats
 
     def _running(self, route: PartitionRoute, subscriptions: list[str]) -> list[dict[str, Any] | None]:

@@ -58,7 +58,7 @@ def partition_stats(
         return {**zeros, "msgChunkPublished": False, "publishers": [], "subscriptions": {}, **partition}
     log = LogSizes(partition["ledgers"])
     subscriptions = {
-        known["name"]: _subscription(durable.get(known["name"]) or _asleep(known, log), log, is_durable=True)
+        known["name"]: _subscription(_running(known, durable) or _asleep(known, log), log, is_durable=True)
         for known in partition["subscriptions"]
         if known["durable"]
     }
@@ -79,6 +79,18 @@ def partition_stats(
         "backlogSize": max(kept, default=0),
         **_drops(subscriptions.values()),
         "subscriptions": subscriptions,
+    }
+
+
+def _running(known: Mapping[str, Any], durable: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return a dispatcher's stats with all that has expired; None without one."""
+    stats = durable.get(known["name"])
+    if not stats:
+        return None
+    return {
+        **stats,
+        "totalMsgExpired": stats["totalMsgExpired"] + known.get("totalMsgExpired", 0),
+        "lastExpireTimestamp": max(stats["lastExpireTimestamp"], known.get("lastExpireTimestamp", 0)),
     }
 
 
@@ -127,7 +139,10 @@ def _subscription(stats: Mapping[str, Any], log: LogSizes, *, is_durable: bool) 
 
 
 def sum_of_partitions(partitions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Add up the stats of a partitioned topic's partitions."""
+    """Add up the stats of a partitioned topic's partitions.
+
+    `refused` says of how many nothing is known, and why of the first: the sums are of the others.
+    """
     subscriptions: dict[str, dict[str, Any]] = {}
     for partition in partitions:
         for name, stats in partition["subscriptions"].items():
@@ -146,6 +161,17 @@ def sum_of_partitions(partitions: Sequence[Mapping[str, Any]]) -> dict[str, Any]
         "subscriptions": subscriptions,
         **_publishing([partition for partition in partitions if "refused" not in partition]),
         "metadata": {"partitions": len(partitions)},
+        **_refused(partitions),
+    }
+
+
+def _refused(partitions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    refusals = [partition["refused"] for partition in partitions if "refused" in partition]
+    if not refusals:
+        return {}
+    return {
+        "refused": f"nothing is known of {len(refusals)} of {len(partitions)} partitions: {refusals[0]}",
+        "away": all(partition.get("away", False) for partition in partitions if "refused" in partition),
     }
 
 

@@ -169,8 +169,9 @@ class Topics:
         Of a partitioned topic the sums, and each partition's own under `partitions`. Counters start at 0 with
         the actor that counts; rates are of the last ten seconds; backlogs count entries. Cheap enough to ask
         every second: one call to each running actor, no disk. Without `subscriptions` only the partitions
-        are asked. A partition that is away, or does not answer, has the reason as `refused`, and zeros; that
-        it is `away` is said as well. Raises TopicNotFound.
+        are asked. A partition that is away, or does not answer, has the reason as `refused`, zeros and no
+        subscriptions, none of which is known; that it is `away` is said as well. The sums are of the others
+        then, and say `refused` too. Raises TopicNotFound.
         """
         check_flag("subscriptions", subscriptions)
         return self._inspection.stats(topic, subscriptions=subscriptions)

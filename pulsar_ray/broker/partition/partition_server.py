@@ -22,6 +22,7 @@ from pulsar_ray.broker.partition.attendance import Attendance
 from pulsar_ray.broker.partition.backlog.backlog_clearing import BacklogClearing
 from pulsar_ray.broker.partition.backlog.backlog_quota import BacklogQuota
 from pulsar_ray.broker.partition.backlog.due_deletions import DueDeletions
+from pulsar_ray.broker.partition.backlog.expired_counts import ExpiredCounts
 from pulsar_ray.broker.partition.backlog.message_expiry import MessageExpiry
 from pulsar_ray.broker.partition.followers import Followers
 from pulsar_ray.broker.partition.manifest_writer import ManifestWriter
@@ -61,7 +62,7 @@ from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import Subscription
 from pulsar_ray.managed_ledger.store.wake_times import mark_awake, write_wake_time
 from pulsar_ray.model.policies import PolicyUpdate
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.position import EARLIEST, Position
 from pulsar_ray.session.requests import (
     Call,
     CloseEndpoint,
@@ -123,7 +124,8 @@ class PartitionServer:
         self._throttle = PublishThrottle(policies, clock, loop)
         self._writer = ManifestWriter(ledger, loop, self._disk, on_fatal)
         self._holds = ReportedHolds(ledger.changes, self._writer, loop)
-        expiry = MessageExpiry(ledger, self._writer, policies, clock, self._has_expired)
+        self._expired = ExpiredCounts(ledger, self._cursors, lambda: self.followers.numbers, clock)
+        expiry = MessageExpiry(ledger, self._writer, policies, clock, self._has_expired, self._expired)
         spawn = partial(host.spawn, is_work=False)
         self._quota = BacklogQuota(
             ledger,
@@ -313,7 +315,8 @@ class PartitionServer:
 
     def _has_expired(self, numbers: Sequence[int]) -> None:
         for number in numbers:
-            self._cursors.woke(number)
+            known = self.ledger.changes.subscription(number)
+            self._cursors.moved(number, EARLIEST if known is None else known.expired)
         self.followers.expired(numbers)
 
     def _quota_changed(self, refusal: PulsarException | None) -> None:
@@ -402,7 +405,9 @@ class PartitionServer:
         for start in range(STATS_SLICE, len(subscriptions), STATS_SLICE):
             await asyncio.sleep(0)
             part = subscriptions[start : start + STATS_SLICE]
-            described["subscriptions"] += describe_subscriptions(part, self._cursors, followed)
+            described["subscriptions"] += describe_subscriptions(
+                part, self._cursors, followed, self._expired.describe
+            )
         return described
 
     async def report(self) -> ActorReport:
@@ -432,7 +437,9 @@ class PartitionServer:
     def _described(self, subscriptions: list[Subscription], followed: Set[int]) -> dict[str, Any]:
         return {
             **describe_partition(self.ledger, self.intake, self.producers, followed),
-            "subscriptions": describe_subscriptions(subscriptions, self._cursors, followed),
+            "subscriptions": describe_subscriptions(
+                subscriptions, self._cursors, followed, self._expired.describe
+            ),
             "diskLow": self._is_disk_low,
             "topicEpoch": self._opening.topic_epoch,
             "waitingPublishers": self._opening.waiting,
@@ -482,6 +489,7 @@ class PartitionServer:
         # Without it, metrics miss the backlogs until the partition is used again; that is all.
         with contextlib.suppress(OSError):
             await self._figures.write_note()
+            self._expired.write()
         await self._disk.run(lambda: write_wake_time(Path(self.ledger.directory), wake_at_ms))
         return wake_at_ms
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable, Set
 from typing import Any
 
 from pulsar_ray.broker.partition.publishing.connected_producers import ConnectedProducers
@@ -15,9 +15,15 @@ from pulsar_ray.managed_ledger.log.manifest.manifest_records import Subscription
 
 
 def describe_subscriptions(
-    subscriptions: Iterable[Subscription], cursors: SleepingCursors, followed: Set[int]
+    subscriptions: Iterable[Subscription],
+    cursors: SleepingCursors,
+    followed: Set[int],
+    expired: Callable[[int], dict[str, int]],
 ) -> list[dict[str, Any]]:
-    """Registered subscriptions; of those whose dispatchers do not run (`followed` do) how far they are."""
+    """Registered subscriptions; of those whose dispatchers do not run (`followed` do) how far they are.
+
+    `expired` describes what has expired for one, by its number, while no dispatcher ran.
+    """
     return [
         {
             "number": s.number,
@@ -27,6 +33,7 @@ def describe_subscriptions(
             "subscriptionProperties": dict(s.properties),
             "isServed": s.number in followed,
             **cursors.describe(s),
+            **expired(s.number),
         }
         for s in subscriptions
     ]

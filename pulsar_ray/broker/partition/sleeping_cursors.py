@@ -17,6 +17,7 @@ from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory
 from pulsar_ray.managed_ledger.cursor.cursor_store import read_cursor
 from pulsar_ray.managed_ledger.cursor.deleted_text import deleted_text
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import Subscription
+from pulsar_ray.model.position import Position
 
 
 class SleepingCursors:
@@ -29,9 +30,21 @@ class SleepingCursors:
         """Those whose cursors know consumers, or cannot be read."""
 
     def woke(self, number: int) -> None:
-        """Forget a subscription that a dispatcher serves now, or that has expired."""
+        """Forget a subscription that a dispatcher serves now."""
         self._known.pop(number, None)
         self._parked.discard(number)
+
+    def moved(self, number: int, expired: Position) -> None:
+        """The broker has acknowledged up to a position.
+
+        A cursor is read again only where that does not say all.
+        """
+        known = self._known.get(number)
+        if known is None or known["problem"] or known["individuallyDeletedRanges"]:
+            self.woke(number)
+        else:
+            mark = max(Position(*known["markDeletePosition"]), expired)
+            self._known[number] = {**known, "markDeletePosition": list(mark)}
 
     async def learn(self, subscriptions: Sequence[Subscription]) -> None:
         """Read the cursors of these that are not known yet, and forget all others."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pulsar_ray.broker.partition.backlog.expired_counts import describe_expired, read_expired_note
 from pulsar_ray.broker.partition.partition_stats import describe_subscriptions
 from pulsar_ray.broker.partition.sleeping_cursors import SleepingCursors
 from pulsar_ray.managed_ledger.log.log_sizes import ledger_sizes
@@ -83,5 +85,7 @@ def describe_sleeping(directory: Path) -> dict[str, Any] | None:
         "lastBatchSize": manifest.last_batch_size,
         "deduplicationStatus": "Disabled" if content.sequences.switched_on is None else "Enabled",
         "topicEpoch": manifest.topic_epoch.epoch,
-        "subscriptions": describe_subscriptions(subscriptions, cursors, set()),
+        "subscriptions": describe_subscriptions(
+            subscriptions, cursors, set(), partial(describe_expired, read_expired_note(directory))
+        ),
     }

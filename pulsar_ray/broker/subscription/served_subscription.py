@@ -334,15 +334,18 @@ class ServedSubscription:
 
     # --- the log, durability, policies, stats -----------------------------------------------------
 
-    def expire(self, position: Position) -> int:
+    def expire(self, position: Position, *, is_counted: bool = False) -> int:
         """Acknowledge all entries at or below a position, for their age.
+
+        They count as expired unless the partition has counted them.
 
         Returns how many were not acknowledged. Consumers keep the messages of it that they hold. It is
         durable with the next write of the cursor.
         """
         entries = self.core.acknowledgments.acknowledge_through(position)
         if entries:
-            self.counts.expired(entries)
+            if not is_counted:
+                self.counts.expired(entries)
             self.turn.schedule()
             self._durability.flush_soon()
         return entries

@@ -45,6 +45,7 @@ class StoredSubscriptions:
         self._context = context
         self._partition = partition
         self._follower = PartitionFollower(partition, self._advanced, self._expired)
+        self._expired_before = EARLIEST
         self._log = LogView()
         self._number = next(_FOLLOWER_NUMBERS)
         self._arming = Arming(lambda is_armed: self._follower.follow(self._number, armed=is_armed))
@@ -86,15 +87,14 @@ class StoredSubscriptions:
     async def start(self) -> None:
         attached = await self._follower.attach()
         self.directory = attached.directory
-        expired = EARLIEST
         if self._request.durable:
-            expired = await self._open_durable()
+            self._expired_before = await self._open_durable()
         else:
             self.epoch = self._context.clock.now_ms()
         self._follower.follow(self._number, armed=False)
         await self._first_packet
         # Before anything is delivered of that.
-        self._expired(expired)
+        self._expired(self._expired_before)
 
     async def _register(self, *, create: bool) -> dict[str, Any]:
         request = self._request
@@ -187,7 +187,8 @@ class StoredSubscriptions:
         if self._request.durable:
             for subscription in self._served.values():
                 subscription.extend_ledgers()
-                subscription.expire(position)
+                # The partition has counted for itself what expired before this dispatcher started.
+                subscription.expire(position, is_counted=position <= self._expired_before)
 
     def update_arming(self, *, is_opening: bool) -> None:
         """Arm for consumers with room; one that opens reads from the log what it missed."""

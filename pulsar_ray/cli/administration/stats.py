@@ -61,6 +61,10 @@ def _show_topic(topic: str, found: dict[str, Any]) -> None:
         write_line(line)
     if found.get("msgChunkPublished"):
         write_line(f"messages in chunks: {found['chunkedMessageRate']:,.1f} chunks stored per second")
+    if "refused" in found and "partitions" not in found:
+        # Subscriptions, too, are not known; an empty table would say that there are none.
+        _show_problems(topic, found)
+        return
     subscriptions = Table("subscription", "type", "backlog", "unacked", "messages out", "/s", "consumers")
     for name, one in sorted(found["subscriptions"].items()):
         subscriptions.add_row(
@@ -73,6 +77,10 @@ def _show_topic(topic: str, found: dict[str, Any]) -> None:
             cell(", ".join(sorted({consumer["consumerName"] for consumer in one["consumers"]}))),
         )
     out().print(subscriptions)
+    _show_problems(topic, found)
+
+
+def _show_problems(topic: str, found: dict[str, Any]) -> None:
     for name, one in sorted(found["subscriptions"].items()):
         if one["problem"]:
             click.secho(one_line(f"{name}: {one['problem']}"), fg="red", err=True)
@@ -97,6 +105,8 @@ def _publishing(found: dict[str, Any]) -> list[str]:
 
 
 def _traffic(counters: dict[str, Any]) -> tuple[str, ...]:
+    if "refused" in counters and "metadata" not in counters:
+        return ("?",) * 5
     return (
         f"{counters['msgInCounter']:,}",
         f"{counters['msgRateIn']:,.1f}",

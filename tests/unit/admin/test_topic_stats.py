@@ -147,6 +147,9 @@ def test_the_sum_of_partitions() -> None:
     assert len(subscription["consumers"]) == 2
     assert "markDeletePosition" not in subscription, "positions are of one partition"
     assert total["metadata"] == {"partitions": 3}
+    assert total["refused"] == "nothing is known of 1 of 3 partitions: gone"
+    assert not total["away"]
+    assert "refused" not in sum_of_partitions([one, other])
     assert len(one["subscriptions"]["s"]["consumers"]) == 1, "the parts stay as they are"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from pulsar_ray.broker.partition.backlog.expired_counts import ExpiredCounts
 from pulsar_ray.broker.partition.manifest_writer import ManifestWriter
 from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
 from pulsar_ray.clock import Clock
@@ -30,12 +31,14 @@ class MessageExpiry:
         policies: PartitionPolicies,
         clock: Clock,
         on_expired: Callable[[Sequence[int]], None],
+        counts: ExpiredCounts,
     ) -> None:
         self._ledger = ledger
         self._writer = writer
         self._policies = policies
         self._clock = clock
         self._on_expired = on_expired
+        self._counts = counts
         self._running = asyncio.Lock()
         self._front: BacklogFront | None = None
         """The first entry that was not too old when the log was searched last."""
@@ -66,10 +69,12 @@ class MessageExpiry:
     async def expire_before(self, position: Position) -> None:
         """Acknowledge what stands before a position for all durable subscriptions, durably."""
         changes = self._ledger.changes
+        before = await self._counts.backlogs()
         numbers = [subscription.number for subscription in changes.subscriptions()]
         change = changes.expire(numbers, changes.entry_before(position))
         if change is not None:
             self._on_expired(await self._writer.durable(change))
+            await self._counts.count_since(before)
 
     async def next_due_ms(self) -> int | None:
         """Return when a partition that sleeps is to look again; None: never.

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from pulsar_ray.broker.partition.backlog.backlog_quota import UNLIMITED, BacklogQuota
+from pulsar_ray.broker.partition.backlog.expired_counts import ExpiredCounts
 from pulsar_ray.broker.partition.backlog.message_expiry import MessageExpiry
 from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
+from pulsar_ray.broker.partition.sleeping_cursors import SleepingCursors
 from pulsar_ray.errors import (
     ProducerBlockedQuotaExceededError,
     ProducerBlockedQuotaExceededException,
@@ -39,7 +41,14 @@ class Topic:
         self.told: list[PulsarException | None] = []
         self.is_certain = True
         self.tasks: list[Any] = []
-        expiry = MessageExpiry(self.log, Writer(self.log), self.policies, self.clock, lambda _: None)  # type: ignore[arg-type]
+        expiry = MessageExpiry(
+            self.log,
+            Writer(self.log),  # type: ignore[arg-type]
+            self.policies,
+            self.clock,
+            lambda _: None,
+            ExpiredCounts(self.log, SleepingCursors(path), set, self.clock),
+        )
         self.quota = BacklogQuota(
             self.log,
             self.policies,

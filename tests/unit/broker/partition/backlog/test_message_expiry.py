@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from pulsar_ray.broker.partition.backlog.expired_counts import EXPIRED_NOTE, ExpiredCounts
 from pulsar_ray.broker.partition.backlog.message_expiry import MessageExpiry
 from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
+from pulsar_ray.broker.partition.sleeping_cursors import SleepingCursors
 from pulsar_ray.managed_ledger.log.backlog_search import BacklogSearch
 from pulsar_ray.model.position import Position
 from pulsar_ray.testing.manual_clock import ManualClock
@@ -40,13 +42,27 @@ class Topic:
         self.log = open_log(path, config=settings(managed_ledger_max_entries_per_ledger=2))
         self.policies = PartitionPolicies.of(settings(ttl_duration_default_in_seconds=TTL_S))
         self.expired: list[list[int]] = []
-        self.expiry = MessageExpiry(self.log, Writer(self.log), self.policies, self.clock, self._note)  # type: ignore[arg-type]
+        self.followed: set[int] = set()
+        self.cursors = SleepingCursors(path)
+        self.counts = ExpiredCounts(self.log, self.cursors, lambda: self.followed, self.clock)
+        self.expiry = MessageExpiry(
+            self.log,
+            Writer(self.log),  # type: ignore[arg-type]
+            self.policies,
+            self.clock,
+            self._note,
+            self.counts,
+        )
         for seq in range(messages):
             self.publish(seq)
             self.clock.advance(1000)
 
     def _note(self, numbers: Sequence[int]) -> None:
         self.expired.append(list(numbers))
+        for number in numbers:
+            known = self.log.changes.subscription(number)
+            assert known is not None
+            self.cursors.moved(number, known.expired)
 
     def publish(self, seq: int) -> None:
         now_ms = self.clock.now_ms()
@@ -153,3 +169,27 @@ def test_a_clock_that_is_set_back_expires_nothing_more(topic: Topic) -> None:
     topic.clock.set_now(0)
     topic.run()
     assert topic.hold(number) == end
+
+
+def test_what_expires_for_a_subscription_without_a_dispatcher_is_counted_and_outlasts_a_sleep(
+    topic: Topic,
+) -> None:
+    unread, read = topic.subscribe("unread"), topic.subscribe("read")
+    topic.followed = {read}
+    topic.clock.advance(TTL_MS - 3000)
+    topic.run()
+    first = topic.counts.describe(unread)
+    assert first["totalMsgExpired"] == 3
+    assert first["lastExpireTimestamp"] == topic.clock.now_ms()
+    topic.publish(6)
+    topic.clock.advance(2000)
+    topic.run()
+    assert topic.counts.describe(unread)["totalMsgExpired"] == 5
+    nothing = {"totalMsgExpired": 0, "lastExpireTimestamp": 0}
+    assert topic.counts.describe(read) == nothing, "its dispatcher counts"
+    topic.counts.write()
+    again = ExpiredCounts(topic.log, topic.cursors, set, topic.clock)
+    assert again.describe(unread) == topic.counts.describe(unread)
+    note = Path(topic.log.directory) / EXPIRED_NOTE
+    note.write_bytes(b"[[1")
+    assert ExpiredCounts(topic.log, topic.cursors, set, topic.clock).describe(unread) == nothing
