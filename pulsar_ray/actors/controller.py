@@ -130,6 +130,7 @@ class Controller:
             catalog_store_id=own["store_id"],
             catalog_host=own["host"],
             takes_old=self._order.kind == "rebuild",
+            is_of_ray_cluster=self._order.is_of_ray_cluster,
             takes_empty=is_founding or self._settings.allow_new_stores,
             has_change_logs=catalog.change_logs.is_known(system_change_log().full),
         )

@@ -20,6 +20,7 @@ from pulsar_ray.errors import ConnectError, DataDirectoryInUse, NotAllowedError,
 from pulsar_ray.launch.broker_token import token_file
 from pulsar_ray.launch.connect import join_ray
 from pulsar_ray.launch.embedded import EmbeddedRecord, read_record, stop_embedded
+from pulsar_ray.launch.embedded import take_over as take_over_store
 from pulsar_ray.launch.lost_catalog import asked_controller
 from pulsar_ray.launch.start import start_broker, stop_broker
 from pulsar_ray.managed_ledger.store import known_stores
@@ -56,8 +57,15 @@ _rebuild = click.option(
     help="End when nobody has used it for so long; 0: never.",
 )
 @_rebuild
+@click.option(
+    "--take-over",
+    is_flag=True,
+    help="Serve a store of a Ray cluster that is no more, alone and from now on.",
+)
 @pass_target
-def standalone(target: Target, data_dir: str | None, idle_seconds: float, rebuild_catalog: bool) -> None:
+def standalone(
+    target: Target, data_dir: str | None, idle_seconds: float, rebuild_catalog: bool, take_over: bool
+) -> None:
     """Run an embedded broker in the foreground, with a Ray of its own.
 
     Clients on this machine find it by its data directory: Client("local", data_dir=...), or Client() if no
@@ -74,6 +82,8 @@ def standalone(target: Target, data_dir: str | None, idle_seconds: float, rebuil
             f"a broker serves {settings.data_dir} already, process {record.pid}: use it, or stop it with "
             "`pulsar-ray stop`"
         )
+    if take_over:
+        take_over_store(Path(settings.data_dir))
     say(f"starting a broker on {settings.data_dir} ...")
 
     def ready(shown: ShownProgress, record: EmbeddedRecord) -> None:

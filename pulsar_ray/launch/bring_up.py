@@ -5,6 +5,7 @@ A new catalog is made on somebody's word only.
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from typing import Any
 
@@ -20,7 +21,7 @@ from pulsar_ray.launch.lost_catalog import refuse_without_controller
 from pulsar_ray.launch.node_reports import node_reports
 from pulsar_ray.transport.actor_names import CONTROLLER
 from pulsar_ray.transport.ray_errors import translated
-from pulsar_ray.transport.this_ray import head_node_id, node_id
+from pulsar_ray.transport.this_ray import head_node_id, is_ray_of_a_program, node_id
 
 START_TIMEOUT_S = 90.0
 
@@ -44,6 +45,7 @@ def bring_up(settings: Settings, word: StartPermission) -> dict[str, Any]:
     if order.kind == "found":
         # Nothing lies in these directories, but perhaps the broker of others runs, whose catalog is away.
         refuse_without_controller()
+    order = dataclasses.replace(order, is_of_ray_cluster=not is_ray_of_a_program())
     controller = create(Controller, CONTROLLER, order.node_id, settings.data_dir, settings, order)
     try:
         with translated("starting the broker"):

@@ -6,6 +6,7 @@ Programs find it through a record beside the data.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import json
 import os
@@ -25,11 +26,19 @@ import psutil
 
 from pulsar_ray.closed_places import make_closed_directory, open_own_file, read_trusted_file
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import BrokerPersistenceError, ConnectError, Timeout, UntrustedPath, error_from
+from pulsar_ray.errors import (
+    BrokerPersistenceError,
+    ConnectError,
+    NotAllowedError,
+    Timeout,
+    UntrustedPath,
+    error_from,
+)
 from pulsar_ray.kernel_calls import pidfd_open, pidfd_send_signal
 from pulsar_ray.launch.listeners import is_loopback, split_address
 from pulsar_ray.ledger.owner_lock import FileLock, start_time
-from pulsar_ray.managed_ledger.store.store_directory import check_store_directory
+from pulsar_ray.managed_ledger.store.store_directory import StoreDirectory, check_store_directory
+from pulsar_ray.managed_ledger.store.store_identity import read_identity
 
 RECORD = "standalone.json"
 CLIENTS_LOCK = "clients.lock"
@@ -118,11 +127,41 @@ def prepare_run_directory(data_dir: Path) -> None:
     """Make the directory of the embedded broker's files.
 
     Raises if something is wrong with the data directory, with nothing written; UntrustedPath if another user
-    made one of the two.
+    made one of the two; NotAllowedError if it is a store of a Ray cluster.
     """
     check_store_directory(data_dir)
+    _refuse_cluster(data_dir)
     with _writing(data_dir):
         make_closed_directory(run_directory(data_dir))
+
+
+def _refuse_cluster(data_dir: Path) -> None:
+    """Raise NotAllowedError for a store of a Ray cluster, whose Ray may only be down just now.
+
+    An embedded broker would hold it when that Ray is back, and change a part of what belongs together.
+    """
+    with _writing(data_dir):
+        identity = read_identity(data_dir)
+    if identity is not None and identity.is_of_ray_cluster:
+        where = f" with its catalog on {identity.catalog_host}" if identity.catalog_host else ""
+        raise NotAllowedError(
+            f"{data_dir} is a store of a Ray cluster{where}, which no embedded broker opens: start that Ray "
+            "(`ray up`, or `ray start` and `pulsar-ray start`), or give another data directory. `pulsar-ray "
+            "standalone --take-over` serves this one without its cluster from now on"
+        )
+
+
+def take_over(data_dir: Path) -> None:
+    """Let embedded brokers serve a store of a Ray cluster that is no more. Raises DataDirectoryInUse."""
+    check_store_directory(data_dir)
+    with _writing(data_dir):
+        identity = read_identity(data_dir)
+        if identity is not None and identity.is_of_ray_cluster:
+            held = StoreDirectory.open(data_dir, address="pulsar-ray standalone --take-over", create=False)
+            try:
+                held.change(dataclasses.replace(held.identity, is_of_ray_cluster=False))
+            finally:
+                held.close()
 
 
 @contextlib.contextmanager

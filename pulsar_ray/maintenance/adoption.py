@@ -24,4 +24,4 @@ def adopt_copy(path: Path) -> tuple[StoreIdentity, bool]:
         assert identity is not None
         if not identity.copied_ms:
             return identity, False
-        return write_identity(path, dataclasses.replace(identity, copied_ms=0)), True
+        return write_identity(path, dataclasses.replace(identity, copied_ms=0, is_of_ray_cluster=False)), True

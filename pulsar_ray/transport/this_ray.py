@@ -120,14 +120,27 @@ def is_ray_of_this_job() -> bool:
         return True
     if is_driver():
         return False
+    here: Any = ray.get_runtime_context()
+    return here.get_job_id() in _jobs_that_began_this_ray()
+
+
+def is_ray_of_a_program() -> bool:
+    """Whether a program began the Ray that this process is on, by `ray.init()`, and not `ray start`.
+
+    That Ray ends with the program.
+    """
+    return is_own_ray() or bool(_jobs_that_began_this_ray())
+
+
+def _jobs_that_began_this_ray() -> set[str]:
     context = ray.get_runtime_context()
     state: Any = ray._private.state.state
     started = (context.gcs_address.rpartition(":")[0], session_directory().name.rpartition("_")[2])
-    return any(
-        (job.get("DriverIPAddress"), str(job.get("DriverPid"))) == started
+    return {
+        job["JobID"]
         for job in state.job_table()
-        if job["JobID"] == context.get_job_id()
-    )
+        if (job.get("DriverIPAddress"), str(job.get("DriverPid"))) == started
+    }
 
 
 def has_runtime_env() -> bool:

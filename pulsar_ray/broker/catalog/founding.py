@@ -74,6 +74,8 @@ class CatalogOrder:
     kind: Literal["open", "found", "rebuild"]
     cluster_id: str
     generation: str
+    is_of_ray_cluster: bool = False
+    """Whether the Ray was begun by `ray start`, and not by a program that it ends with."""
 
 
 def decide(

@@ -31,6 +31,8 @@ class Membership:
     takes_empty: bool
     reserved_below: int = 0
     """Numbers below stand in every store that is there; none is granted before (ADR 0026)."""
+    is_of_ray_cluster: bool = False
+    """Whether stores are to record that a Ray uses them which `ray start` began."""
     has_change_logs: bool = False
     """Whether stores are to record that there are change logs (ADR 0031)."""
 
@@ -94,6 +96,7 @@ class Membership:
             catalog_host=self.catalog_host,
             numbers_below=max(below, self.reserved_below, self.catalog.last_number + 1),
             has_change_logs=identity.has_change_logs or self.has_change_logs,
+            is_of_ray_cluster=identity.is_of_ray_cluster or self.is_of_ray_cluster,
         )
 
     def take_in(self, described: dict[str, Any]) -> None:

@@ -132,7 +132,7 @@ def check_is_store(path: Path, store_id: str) -> None:
 
 
 def create_store(path: Path) -> tuple[StoreIdentity, bool]:
-    """Make a directory a store of no cluster yet, closed to others.
+    """Make a directory a store for a Ray cluster's broker, of no cluster yet, closed to others.
 
     Returns the identity, and whether it is new.
 
@@ -142,7 +142,11 @@ def create_store(path: Path) -> tuple[StoreIdentity, bool]:
     check_store_directory(path)
     try:
         identity = read_identity(path)
-        return (identity, False) if identity else (write_identity(path, new_identity()), True)
+        return (
+            (identity, False)
+            if identity
+            else (write_identity(path, new_identity(is_of_ray_cluster=True)), True)
+        )
     except OSError as error:
         raise _unusable(path, error) from error
 

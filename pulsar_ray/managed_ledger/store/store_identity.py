@@ -30,6 +30,7 @@ class StoreIdentity:
     `catalog_store_id` and `catalog_host` locate the cluster's catalog, `generations` lists the catalogs there
     have been, `numbers_below` is above every partition number that may have been granted (ADR 0026).
     `has_change_logs`: policies may lie in logs, without which a new catalog does not know them (ADR 0031).
+    `is_of_ray_cluster`: a Ray that `ray start` began uses it, so that no embedded broker may.
     `copied_ms`: a backup made the directory at that time, and nobody has adopted it (ADR 0053).
     """
 
@@ -42,11 +43,12 @@ class StoreIdentity:
     numbers_below: int = 0
     has_change_logs: bool = False
     copied_ms: int = 0
+    is_of_ray_cluster: bool = False
 
 
-def new_identity() -> StoreIdentity:
-    """A store of no cluster."""
-    return StoreIdentity(str(uuid.uuid4()))
+def new_identity(*, is_of_ray_cluster: bool = False) -> StoreIdentity:
+    """A store of no cluster yet."""
+    return StoreIdentity(str(uuid.uuid4()), is_of_ray_cluster=is_of_ray_cluster)
 
 
 def read_identity(directory: Path) -> StoreIdentity | None:
@@ -67,6 +69,7 @@ def read_identity(directory: Path) -> StoreIdentity | None:
         fields["generations"] = tuple(map(str, fields.get("generations", ())))
         fields["numbers_below"] = int(fields.get("numbers_below", 0))
         fields["has_change_logs"] = bool(fields.get("has_change_logs", False))
+        fields["is_of_ray_cluster"] = bool(fields.get("is_of_ray_cluster", False))
         fields["copied_ms"] = int(fields.get("copied_ms", 0))
         identity = StoreIdentity(
             **{**fields, "store_id": str(content["store_id"]), "format_version": version}

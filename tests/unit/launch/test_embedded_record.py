@@ -21,6 +21,7 @@ from pulsar_ray.launch.embedded import (
     write_record,
 )
 from pulsar_ray.ledger.owner_lock import start_time
+from pulsar_ray.managed_ledger.store.store_identity import new_identity, write_identity
 from tests.other_user import SOMEBODY, needs_root
 
 
@@ -55,7 +56,7 @@ def test_another_process_with_the_number_of_a_broker_that_is_gone_is_none() -> N
 
 @pytest.mark.parametrize("file", ["standalone.start", "standalone.settings", "clients.lock"])
 def test_a_directory_in_which_nothing_can_be_written_is_a_typed_error(data_dir: Path, file: str) -> None:
-    (data_dir / "store.json").write_text("{}")
+    write_identity(data_dir, new_identity())
     # As on a file system that became read-only: the directory of these files is there, they cannot be opened.
     (data_dir / "run" / file).mkdir()
     if file == "clients.lock":
