@@ -38,7 +38,7 @@ def test_a_directory_that_was_made_a_store_of_a_cluster_is_refused_with_nothing_
 ) -> None:
     init_store(data_dir)
     before = content(data_dir)
-    with pytest.raises(NotAllowedError, match="is a store of a Ray cluster.*pulsar-ray start.*--take-over"):
+    with pytest.raises(NotAllowedError, match=r"is a store of a Ray cluster.*pulsar-ray start.*--take-over"):
         ensure_embedded(Settings(data_dir=str(data_dir)))
     assert content(data_dir) == before
 
