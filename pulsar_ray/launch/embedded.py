@@ -136,9 +136,9 @@ def prepare_run_directory(data_dir: Path) -> None:
 
 
 def _refuse_cluster(data_dir: Path) -> None:
-    """Raise NotAllowedError for a store of a Ray cluster, whose Ray may only be down just now.
+    """Raise NotAllowedError for a store of a Ray cluster.
 
-    An embedded broker would hold it when that Ray is back, and change a part of what belongs together.
+    Its Ray may only be down just now. An embedded broker would hold it when that Ray is back, and change a part of what belongs together.
     """
     with _writing(data_dir):
         identity = read_identity(data_dir)
@@ -152,7 +152,10 @@ def _refuse_cluster(data_dir: Path) -> None:
 
 
 def take_over(data_dir: Path) -> None:
-    """Let embedded brokers serve a store of a Ray cluster that is no more. Raises DataDirectoryInUse."""
+    """Let embedded brokers serve a store of a Ray cluster that is no more.
+
+    Raises DataDirectoryInUse while that cluster's broker runs.
+    """
     check_store_directory(data_dir)
     with _writing(data_dir):
         identity = read_identity(data_dir)

@@ -125,9 +125,9 @@ def is_ray_of_this_job() -> bool:
 
 
 def is_ray_of_a_program() -> bool:
-    """Whether a program began the Ray that this process is on, by `ray.init()`, and not `ray start`.
+    """Whether a program began the Ray that this process is on.
 
-    That Ray ends with the program.
+    It did so by `ray.init()`, and that Ray ends with the program; one of `ray start` does not.
     """
     return is_own_ray() or bool(_jobs_that_began_this_ray())
 

@@ -75,7 +75,7 @@ class CatalogOrder:
     cluster_id: str
     generation: str
     is_of_ray_cluster: bool = False
-    """Whether the Ray was begun by `ray start`, and not by a program that it ends with."""
+    """Whether `ray start` began the Ray, and no program that it ends with."""
 
 
 def decide(

@@ -132,9 +132,9 @@ def check_is_store(path: Path, store_id: str) -> None:
 
 
 def create_store(path: Path) -> tuple[StoreIdentity, bool]:
-    """Make a directory a store for a Ray cluster's broker, of no cluster yet, closed to others.
+    """Make a directory a store for a Ray cluster's broker, closed to others.
 
-    Returns the identity, and whether it is new.
+    The store is of no cluster yet. Returns the identity, and whether it is new.
 
     Raises NotOurDataDirectory, NetworkFileSystem, UnsupportedFormatVersion, CorruptData, UntrustedPath,
     BrokerPersistenceError if it cannot be made.
