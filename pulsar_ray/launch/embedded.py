@@ -138,7 +138,8 @@ def prepare_run_directory(data_dir: Path) -> None:
 def _refuse_cluster(data_dir: Path) -> None:
     """Raise NotAllowedError for a store of a Ray cluster.
 
-    Its Ray may only be down just now. An embedded broker would hold it when that Ray is back, and change a part of what belongs together.
+    Its Ray may only be down just now. An embedded broker would hold the store when that Ray is back, and
+    change a part of what belongs together.
     """
     with _writing(data_dir):
         identity = read_identity(data_dir)
