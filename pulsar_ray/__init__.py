@@ -115,6 +115,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__all__":  # for `import *` alone, which then asks for each name
+        return sorted({*_SUBMODULES, *_HOME, *_error_names()})
     module = _HOME.get(name)
     if name in _SUBMODULES:
         return importlib.import_module(f"pulsar_ray.{name}")

@@ -217,6 +217,7 @@ class Settings:
     embedded_idle_shutdown_seconds: float = setting(
         60.0, "end an embedded broker this long after the last program on it; 0: never", minimum=0
     )
+    embedded_dashboard: bool = setting(False, "start the Ray of an embedded broker with Ray's dashboard")
     session_lease_seconds: float = setting(60.0, "a client silent this long is taken for dead", minimum=1)
     reattach_grace_seconds: float = setting(
         5.0, "a client that lost its connection keeps its place this long", minimum=0

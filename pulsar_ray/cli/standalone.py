@@ -78,7 +78,7 @@ def serve(
     try:
         place = BrokerPlace(Path(settings.data_dir))
         undo.callback(stop_ray)
-        address, dashboard_url = start_ray()
+        address, dashboard_url = start_ray(has_dashboard=settings.embedded_dashboard)
         # Again: starting Ray puts in handlers of its own.
         _raise_at_signals()
         undo.callback(_stop_broker, place)

@@ -45,7 +45,7 @@ CLIENTS_LOCK = "clients.lock"
 START_LOCK = "standalone.start"
 LOG = "standalone.log"
 FORMER_LOG = "standalone.log.1"
-START_TIMEOUT_S = 180.0
+START_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 90.0
 POLL_S = 0.02
 _TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -60,6 +60,7 @@ class EmbeddedRecord:
     started: int | None
     """As `owner_lock.start_time` tells: the time of day may be set while the broker runs."""
     dashboard_url: str
+    """Empty without a dashboard."""
     auth_mode: str
 
     def is_alive(self) -> bool:

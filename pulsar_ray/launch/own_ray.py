@@ -6,11 +6,13 @@ Everything on it ends with it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import shutil
 import stat
 import subprocess
+import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -32,15 +34,18 @@ from pulsar_ray.launch.ray_output import quiet_ray_output, ray_was_joined
 from pulsar_ray.transport.actor_names import NAMESPACE
 from pulsar_ray.transport.ray_calls import RAY_CALLS
 
+PATIENCE_S = 120.0
+"""Ray is started again that long if it comes up too late."""
 _END_S = 5.0
 _OTHERS_READ_OR_WRITE = stat.S_IRGRP | stat.S_IROTH | stat.S_IWGRP | stat.S_IWOTH
 _OTHERS_ENTER = stat.S_IXGRP | stat.S_IXOTH
 
 
-def start_ray() -> tuple[str, str]:
+def start_ray(*, has_dashboard: bool = False) -> tuple[str, str]:
     """Start Ray on this machine; returns its address and dashboard URL.
 
-    It is kept apart from the cluster that `ray start` began.
+    The URL is "" without a dashboard, which is more than half of the processes of a Ray. It is kept apart
+    from the cluster that `ray start` began.
 
     It listens on the loopback interface alone, and asks for a token of its own where Ray knows tokens and
     RAY_AUTH_MODE does not say otherwise: whoever may talk to it runs code as this user. A directory of its
@@ -56,26 +61,32 @@ def start_ray() -> tuple[str, str]:
     quiet_ray_output()
     # The broker is as urgent as its clients, also where the user may not raise a priority again.
     os.environ.setdefault("RAY_worker_niceness", "0")
-    try:
-        context = _init_ray()
-    except Exception as error:
-        if not _came_late(error):
-            raise
-        # Ray gives itself 30 s, which a busy machine may exceed; what it has started by then is of no use.
-        stop_ray()
-        try:
-            context = _init_ray()
-        except Exception as again:
-            if not _came_late(again):
-                raise
-            raise ConnectError(
-                f"Ray did not come up on this machine, twice ({again}): start again when it is less busy, "
-                f"or see the logs below {ray_directory()}"
-            ) from None
+    context = _started_ray(has_dashboard)
     ray_was_joined()
     address = str(context.address_info["gcs_address"])
     leave_token(address)
-    return address, f"http://{context.dashboard_url}"
+    return address, f"http://{context.dashboard_url}" if has_dashboard else ""
+
+
+def _started_ray(has_dashboard: bool) -> Any:
+    deadline = time.monotonic() + PATIENCE_S
+    for attempt in itertools.count(1):
+        try:
+            return _init_ray(has_dashboard)
+        except Exception as error:
+            if not _came_late(error):
+                raise
+            # Ray gives itself 30 s, and its raylet less for each of its agents, which a busy machine may
+            # exceed; what it has started by then is of no use.
+            stop_ray()
+            if time.monotonic() >= deadline:
+                raise ConnectError(
+                    f"Ray did not come up on this machine in {PATIENCE_S:.0f} s, tried {attempt} times "
+                    f"({error}): start again when the machine is less busy (`uptime` shows its load), or "
+                    "keep a broker running, by `pulsar-ray standalone` or embedded_idle_shutdown_seconds=0, "
+                    f"so that none has to start; Ray's logs are below {ray_directory()}"
+                ) from None
+    raise AssertionError
 
 
 def _came_late(error: Exception) -> bool:
@@ -88,11 +99,11 @@ def ray_directory() -> str:
     return str(user_directory() / "ray")
 
 
-def _init_ray() -> Any:
+def _init_ray(has_dashboard: bool) -> Any:
     return ray.init(
         address="local",
         namespace=NAMESPACE,
-        include_dashboard=True,
+        include_dashboard=has_dashboard,
         dashboard_host="127.0.0.1",
         log_to_driver=False,
         logging_level=logging.ERROR,

@@ -124,7 +124,7 @@ def test_standalone_says_where_it_stores_and_how_to_connect(broker: tuple[Comman
             'pulsar_ray.Client("local"',
             "--data-dir",
             record.address,
-            record.dashboard_url,
+            "embedded_dashboard",
             *(["token-"] if knows_tokens() else []),
         ),
         strict=True,

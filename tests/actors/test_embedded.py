@@ -43,7 +43,11 @@ _CLIENT = """
 import sys
 import pulsar_ray
 client = pulsar_ray.Client(
-    "local", data_dir=sys.argv[1], embedded_idle_shutdown_seconds=1.0, operation_timeout_seconds=180
+    "local",
+    data_dir=sys.argv[1],
+    embedded_idle_shutdown_seconds=1.0,
+    embedded_dashboard=len(sys.argv) > 2,
+    operation_timeout_seconds=180,
 )
 earliest = pulsar_ray.InitialPosition.Earliest
 """
@@ -55,10 +59,12 @@ client.close()
 
 
 @contextmanager
-def client_process(data_dir: Path, code: str) -> Iterator[subprocess.Popen[str]]:
+def client_process(
+    data_dir: Path, code: str, *, has_dashboard: bool = False
+) -> Iterator[subprocess.Popen[str]]:
     """A process that runs `code` with a `client`; it is killed if it has not ended by then."""
     process = subprocess.Popen(
-        [sys.executable, "-c", _CLIENT + code, str(data_dir)],
+        [sys.executable, "-c", _CLIENT + code, str(data_dir), *["dashboard"] * has_dashboard],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -121,8 +127,8 @@ for number in range(10):
 """
     # Both at once on an empty directory: one of them starts the broker, the other waits for it.
     with (
-        client_process(data_dir, produce + _WAIT) as producer,
-        client_process(data_dir, consume + _WAIT) as consumer,
+        client_process(data_dir, produce + _WAIT, has_dashboard=True) as producer,
+        client_process(data_dir, consume + _WAIT, has_dashboard=True) as consumer,
     ):
         ready(producer)
         ready(consumer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import psutil
@@ -38,6 +39,7 @@ def free_cpus() -> float:
 
 
 def main() -> None:
+    os.environ["PULSAR_RAY_EMBEDDED_DASHBOARD"] = "1"  # which lists actors
     # Without Ray: joined as a client does.
     spark = pulsar_ray_spark.start("life", conf=QUICK)
     with pulsar_ray.Client() as client:

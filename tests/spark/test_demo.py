@@ -155,7 +155,7 @@ def test_the_demo_on_some_files_ends_everything_it_started(tmp_path: Path) -> No
             str(data_dir),
             *inputs,
         ],
-        env=os.environ | QUICK_JVMS,
+        env=os.environ | QUICK_JVMS | {"PULSAR_RAY_EMBEDDED_DASHBOARD": "1"},
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,

@@ -51,3 +51,36 @@ def test_a_client_loads_nothing_of_the_broker_that_it_does_not_need() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize("package", ["pulsar_ray", "pulsar_ray.data"])
+def test_a_star_gives_what_is_only_imported_when_it_is_used(package: str) -> None:
+    code = (
+        f"import sys\n"
+        f"from {package} import *\n"
+        f"import {package}; package = sys.modules['{package}']\n"
+        "print(*sorted(name for name in package.__all__ if name not in globals()))\n"
+        "print(*package.__all__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
+    missing, given = done.stdout.splitlines()
+    assert missing == ""
+    wanted = {
+        "pulsar_ray": {
+            "Client",
+            "ConsumerType",
+            "MessageId",
+            "Admin",
+            "PulsarException",
+            "Timeout",
+            "schema",
+        },
+        "pulsar_ray.data": {"read", "write"},
+    }
+    assert wanted[package] <= set(given.split())
+
+
+def test_importing_the_package_alone_loads_nothing_of_it() -> None:
+    code = "import sys, pulsar_ray; print(*sorted(m for m in sys.modules if m.startswith('pulsar_ray.')))"
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout == "\n"

@@ -106,7 +106,8 @@ class Demo:
         self._admin.topics.create_subscription(self._topic, "spark")
         record = read_record(data_dir)
         self._say(f"broker     process {record.pid if record else '?'}, up in {_since(started)}")
-        self._say(f"dashboard  {record.dashboard_url if record else '?'}")
+        if record is not None and record.dashboard_url:
+            self._say(f"dashboard  {record.dashboard_url}")
         return client
 
     # --- streaming -----------------------------------------------------------------------------------------

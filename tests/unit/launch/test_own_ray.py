@@ -21,8 +21,14 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, A
     """The environment that each start of Ray found; none is started."""
     found: list[dict[str, Any]] = []
 
-    def init(**_: Any) -> Any:
-        found.append({"outward": joined_ray._constants().ENABLE_RAY_CLUSTER, **os.environ})
+    def init(*, include_dashboard: bool, **_: Any) -> Any:
+        found.append(
+            {
+                "outward": joined_ray._constants().ENABLE_RAY_CLUSTER,
+                "dashboard": include_dashboard,
+                **os.environ,
+            }
+        )
         return SimpleNamespace(address_info={"gcs_address": "127.0.0.1:1"}, dashboard_url="127.0.0.1:2")
 
     monkeypatch.setattr(ray, "init", init)
@@ -54,6 +60,14 @@ def test_an_embedded_ray_keeps_to_loopback_and_asks_for_a_token(
     assert environment["outward"] is False
     assert environment[joined_ray.LOOPBACK_VARIABLE] == "0"
     assert environment.get("RAY_AUTH_MODE") == (mode or ("token" if is_known else None))
+
+
+@pytest.mark.parametrize(("is_asked", "url"), [(False, ""), (True, "http://127.0.0.1:2")])
+def test_an_embedded_ray_has_a_dashboard_if_asked(
+    is_asked: bool, url: str, started: list[dict[str, Any]]
+) -> None:
+    assert start_ray(has_dashboard=is_asked)[1] == url
+    assert [found["dashboard"] for found in started] == [is_asked]
 
 
 def test_ray_joins_by_loopback_only_where_the_other_listens_there_alone(
