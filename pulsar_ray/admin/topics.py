@@ -372,7 +372,8 @@ class Topics:
         its `owner`, `heldBy` (the consumers that still have unacknowledged messages of it: `consumerName`,
         `unackMsgs`, `messageIds` as [ledger, entry, batch index or -1]), `waitingMessages`, `firstWaiting`,
         `blockedMs`. `consumers` are those that take nothing, with a `reason` each. `delayedMessages` wait for
-        their time; the next is due in `delayedDueInMs`. At most 100 hashes, and
+        their time; the next is due in `delayedDueInMs`. `nackedMessages` wait at consumers for the delay of
+        their negative acknowledgment; the first comes again in `nackedDueInMs`. At most 100 hashes, and
         100 ids of each consumer, are listed. (PIP-379 leaves such a call to a later one.)
         """
         return self._of_partitions(topic, subscription, "why_blocked")

@@ -62,6 +62,7 @@ class Consumer:
         "has_flowed",
         "is_blocked",
         "is_trial_over",
+        "nacked",
         "next_number",
         "received",
         "spec",
@@ -77,6 +78,8 @@ class Consumer:
         self.credit = 0
         self.granted = 0
         self.handed_over = 0
+        self.nacked = (0, 0)
+        """Failed messages that wait there for their delay, and when the first is due."""
         self.window = 0
         """Messages the consumer's queue can hold, by its credit."""
         self.declined = (-1, -1, -1)

@@ -116,5 +116,6 @@ CONSUMER_CALLS: Calls = {
     "last_message": {},
     "has_more": {"numbering": is_number, "received": is_number},
     "report_moves": {"moved": is_number, "error": is_text},
+    "report_nacks": {"waiting": is_number, "due_in_ms": is_number},
 }
 """Of a dispatcher, for a consumer that is open."""

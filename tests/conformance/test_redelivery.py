@@ -278,3 +278,25 @@ def test_backoff_figures_are_those_of_the_table() -> None:
     assert [backoff.next(count) for count in range(8)] == [
         1000, 2000, 4000, 8000, 16_000, 32_000, 60_000, 60_000
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("limit", "reason"), [(5, "max_unacked_messages_per_consumer"), (50, "delivered")])
+def test_why_blocked_names_failures_that_wait_for_their_delay(
+    make_broker: Callable[..., Broker], limit: int, reason: str
+) -> None:
+    broker = make_broker(max_unacked_messages_per_consumer=limit)
+    topic, why_blocked = broker.topic(), broker.admin().topics.why_blocked
+    consumer = broker.client().subscribe(
+        topic, "s", ConsumerType.Shared, negative_ack_redelivery_delay_ms=3_000, receiver_queue_size=5
+    )
+    broker.client().create_producer(topic).send_many(numbers(0, 5 if limit > 5 else 10))
+    for message in receive(consumer, 5):
+        consumer.negative_acknowledge(message)
+    wait_until(lambda: why_blocked(topic, "s")["nackedMessages"] == 5, what="it is told of them")
+    told = why_blocked(topic, "s")
+    assert reason in told["reason"]
+    assert "5 of them were acknowledged negatively" in told["reason"]
+    assert 0 <= told["nackedDueInMs"] <= 3_000
+    receive(consumer, 5)
+    wait_until(lambda: why_blocked(topic, "s")["nackedMessages"] == 0, what="none waits any more")
+    assert why_blocked(topic, "s")["nackedDueInMs"] is None

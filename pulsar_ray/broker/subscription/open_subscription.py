@@ -56,6 +56,9 @@ class OpenSubscription(Protocol):
         One with an id is answered.
         """
 
+    def nacks_wait(self, endpoint: ConsumerEndpoint, waiting: int, due_in_ms: int) -> None:
+        """Note how many failed messages wait at a consumer, and when the first comes again."""
+
     async def wait_for_known(self) -> None:
         """Wait until consumers from before a restart are back, or their grace is over."""
 

@@ -226,6 +226,12 @@ class ServedSubscription:
         self.counts.traffic.credited(endpoint.incarnation)
         self.turn.room_was_made()
 
+    def nacks_wait(self, endpoint: ConsumerEndpoint, waiting: int, due_in_ms: int) -> None:
+        """Note how many failed messages wait at a consumer, and when the first comes again."""
+        consumer = self.core.consumers.get(endpoint.incarnation)
+        if consumer is not None:
+            consumer.nacked = (waiting, self.now_ms() + due_in_ms)
+
     def settle(self, endpoint: ConsumerEndpoint, request: SettleRequest) -> None:
         """Acknowledge messages, or let them come again; a request with an id is answered."""
         match request:

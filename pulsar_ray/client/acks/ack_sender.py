@@ -16,12 +16,16 @@ from pulsar_ray.client.acks.unanswered_requests import PendingRequest
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.model.row_sets import of_ranges, ranges_of, span
 from pulsar_ray.session.packet import Buffer
-from pulsar_ray.session.requests import Acknowledge, NegativeAcknowledge
+from pulsar_ray.session.requests import Acknowledge, Call, NegativeAcknowledge
 
 MAX_RANGES_PER_PACKET = 20_000
 RANGES_PER_BITS = 50
 """Ranges that take about as much of a packet as one set of bits."""
 MAX_NACKS_PER_PACKET = 10_000
+NACK_REPORT_S = 0.2
+"""How long failures gather before the dispatcher is told of their delay."""
+LEAST_REPORTED_MS = 1000
+"""Failures that come again sooner are not told of."""
 
 
 class DeliveryProgress(Protocol):
@@ -65,6 +69,8 @@ class AckSender:
         self.lock = lock
         self._ack_timer_armed = False
         self._nack_timer_armed = False
+        self._nack_report_armed = False
+        self._reported_nacks = 0
         self._one_sends_nacks = threading.Lock()
 
     def forked(self, lock: threading.Lock) -> None:
@@ -165,11 +171,29 @@ class AckSender:
         """Arm a timer that sends `nacks` when they are due."""
         with self.lock:
             due = self.nacks.next_deadline_ms()
-            if due is None or self._nack_timer_armed:
-                return
-            self._nack_timer_armed = True
-        delay_s = max(0.0, (due - _now_ms()) / 1000)
-        self._requests.link.timers.call_later(delay_s, self._nack_timer)
+            arms = due is not None and not self._nack_timer_armed
+            self._nack_timer_armed |= arms
+            left_ms = 0 if due is None else due - _now_ms()
+            reports = not self._nack_report_armed and (left_ms >= LEAST_REPORTED_MS or self._reported_nacks)
+            self._nack_report_armed |= bool(reports)
+        timers = self._requests.link.timers
+        if arms:
+            timers.call_later(max(0.0, left_ms / 1000), self._nack_timer)
+        if reports:
+            timers.call_later(NACK_REPORT_S, self._report_nacks)
+
+    def _report_nacks(self) -> None:
+        """Tell the dispatcher how many failures wait here and when the first comes again."""
+        with self.lock:
+            self._nack_report_armed = False
+            due, waiting = self.nacks.next_deadline_ms(), self.nacks.messages
+            self._reported_nacks = waiting if self._requests.is_open else 0
+        arguments = {"waiting": waiting, "due_in_ms": 0 if due is None else max(0, due - _now_ms())}
+        if self._requests.is_open:
+            self._requests.link.request_async(
+                lambda rid: Call(rid, self._consumer_id, "report_nacks", arguments),
+                lambda _value, _error: None,
+            )
 
     def _nack_timer(self) -> None:
         with self.lock:

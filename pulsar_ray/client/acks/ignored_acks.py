@@ -82,6 +82,7 @@ class IgnoredNacks:
 
     has_backoff = False
     """None is asked for the delay of what does not come again."""
+    messages = 0
 
     def delay_ms(self, failures: int) -> int:
         """0: nothing comes again."""

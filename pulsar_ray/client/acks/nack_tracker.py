@@ -60,7 +60,7 @@ class NackTracker:
     because failures are counted per message.
     """
 
-    __slots__ = ("_backoff", "_delay_ms", "_heap", "_tick_of", "_waiting")
+    __slots__ = ("_backoff", "_delay_ms", "_heap", "_tick_of", "_waiting", "messages")
 
     def __init__(self, delay_ms: int, backoff: RedeliveryBackoff | None = None) -> None:
         self._delay_ms = delay_ms
@@ -68,6 +68,8 @@ class NackTracker:
         self._heap: list[int] = []
         self._waiting: dict[int, dict[tuple[int, int, int], RowRanges]] = {}
         self._tick_of: dict[tuple[int, int, int], int] = {}
+        self.messages = 0
+        """The number of those that wait, each row of a batch for one."""
 
     def __len__(self) -> int:
         return len(self._tick_of)
@@ -110,9 +112,12 @@ class NackTracker:
                 group = self._waiting[tick] = {}
                 heapq.heappush(self._heap, tick)
             group[key] = rows
+            self.messages += _count(rows)
         elif rows:
             group = self._waiting[tick]
-            group[key] = union(group[key], rows)
+            former = group[key]
+            group[key] = union(former, rows)
+            self.messages += _count(group[key]) - _count(former)
 
     def holds(self, ledger_id: int, entry_id: int, redelivery_count: int) -> bool:
         """Whether an entry of this delivery waits, named by its message or by its id."""
@@ -125,7 +130,9 @@ class NackTracker:
         for count in (redelivery_count, -1):
             tick = self._tick_of.pop((ledger_id, entry_id, count), None)
             if tick is not None:
-                rows = union(rows, self._waiting[tick].pop((ledger_id, entry_id, count)))
+                taken = self._waiting[tick].pop((ledger_id, entry_id, count))
+                self.messages -= _count(taken)
+                rows = union(rows, taken)
         return rows
 
     def next_deadline_ms(self) -> int | None:
@@ -139,6 +146,7 @@ class NackTracker:
             for key, rows in self._waiting.pop(heapq.heappop(self._heap)).items():
                 del self._tick_of[key]
                 ledger_id, entry_id, count = key
+                self.messages -= _count(rows)
                 found.append((ledger_id, entry_id, rows, count))
         found.sort()
         return found
@@ -148,3 +156,8 @@ class NackTracker:
         self._heap.clear()
         self._waiting.clear()
         self._tick_of.clear()
+        self.messages = 0
+
+
+def _count(rows: RowRanges) -> int:
+    return sum(end - start for start, end in rows) if rows else 1

@@ -188,6 +188,7 @@ class PartitionConsumer:
         self.requests.send_all()
         self.unreadable.report_again(opened.generation)
         self.ack_sender.flush()
+        self.ack_sender.nacks_added()
         self.deliveries.send_credit()
 
     def session_expired(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,13 +39,15 @@ def why_blocked(dispatcher: Dispatcher, now_ms: int, delayed: Delayed = Delayed(
     `hashes`: those of a Key_Shared subscription whose messages wait although their consumer might take them,
     with `heldBy` (consumer, unacknowledged messages, their ids as [ledger, entry, batch index]), `owner` and
     `blockedMs`. `consumers`: who can take nothing at all, and why. `delayedMessages` wait for their time; the
-    next of them is due in `delayedDueInMs`.
+    next of them is due in `delayedDueInMs`. `nackedMessages` wait at their consumers for the delay of their
+    negative acknowledgment; the first of them comes again in `nackedDueInMs`.
     """
+    nacked, nacked_due_in_ms = _nacked(dispatcher.consumers.values(), now_ms)
     hashes, not_shown = _hashes(dispatcher, now_ms)
     consumers = [
         described
         for consumer in dispatcher.consumers.values()
-        if (described := _consumer(dispatcher, consumer))
+        if (described := _consumer(dispatcher, consumer, now_ms))
     ]
     kind = dispatcher.type.kind
     return {
@@ -55,6 +58,8 @@ def why_blocked(dispatcher: Dispatcher, now_ms: int, delayed: Delayed = Delayed(
         "unackedMessages": dispatcher.blocks.unacked_messages,
         "delayedMessages": delayed.messages,
         "delayedDueInMs": delayed.due_in_ms,
+        "nackedMessages": nacked,
+        "nackedDueInMs": nacked_due_in_ms,
         "hashes": hashes,
         "hashesNotShown": not_shown,
         "consumers": consumers,
@@ -77,6 +82,7 @@ def _reason(
     elif dispatcher.is_full_of_unacked:
         unacked = dispatcher.blocks.unacked_messages
         reason = f"max_unacked_messages_per_subscription is reached: {unacked} messages are unacknowledged"
+        reason += _of_which(_nacked(dispatcher.consumers.values(), now_ms))
     elif wait_ms := dispatcher.throttled_ms(now_ms):
         reason = f"the policy subscription_dispatch_rate is reached: it lets messages go in {wait_ms} ms"
     elif hashes:
@@ -91,7 +97,26 @@ def _reason(
         reason = _waits_for_its_time(delayed)
     else:
         reason = "everything was delivered and waits to be acknowledged"
+        reason += _of_which(_nacked(dispatcher.consumers.values(), now_ms))
     return reason
+
+
+def _nacked(consumers: Iterable[Consumer], now_ms: int) -> tuple[int, int | None]:
+    """Failed messages that wait for their delay, and the ms until the first."""
+    waiting = [consumer.nacked for consumer in consumers if consumer.nacked[0]]
+    if not waiting:
+        return 0, None
+    return sum(messages for messages, _ in waiting), max(0, min(due for _, due in waiting) - now_ms)
+
+
+def _of_which(nacked: tuple[int, int | None]) -> str:
+    messages, due_in_ms = nacked
+    if due_in_ms is None:
+        return ""
+    return (
+        f"; {messages} of them were acknowledged negatively and wait at their consumer for the delay, "
+        f"the first comes again in {due_in_ms / 1000:,.1f} s"
+    )
 
 
 def _waits_for_its_time(delayed: Delayed) -> str:
@@ -112,13 +137,16 @@ def _in_the_way(dispatcher: Dispatcher, consumers: list[dict[str, Any]]) -> list
     return waited_for
 
 
-def _consumer(dispatcher: Dispatcher, consumer: Consumer) -> dict[str, Any] | None:
+def _consumer(dispatcher: Dispatcher, consumer: Consumer, now_ms: int) -> dict[str, Any] | None:
     reason = dispatcher.why_no_room(consumer)
     if reason is None:
         return None
+    nacked = _nacked([consumer], now_ms)
     return {
         "consumerName": consumer.spec.name,
-        "reason": reason,
+        "reason": reason + _of_which(nacked),
+        "nackedMessages": nacked[0],
+        "nackedDueInMs": nacked[1],
         "availablePermits": consumer.permits,
         "unackedMessages": consumer.unacked,
         "waitingMessages": _waiting_for(dispatcher, consumer),

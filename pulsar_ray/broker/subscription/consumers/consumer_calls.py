@@ -49,6 +49,7 @@ class ConsumerCalls:
             "last_message": self.last_message,
             "has_more": self.has_more,
             "report_moves": self.report_moves,
+            "report_nacks": self.report_nacks,
         }
         return await methods[method](subscription, endpoint, **arguments)
 
@@ -96,3 +97,12 @@ class ConsumerCalls:
         `error` is the reason why more were not moved. A late one is made good by the next.
         """
         endpoint.dead_letters = (moved, error)
+
+    async def report_nacks(
+        self, subscription: OpenSubscription, endpoint: ConsumerEndpoint, waiting: int, due_in_ms: int
+    ) -> None:
+        """Take a count of messages that wait at the consumer for their negative acknowledgment's delay.
+
+        It is for people alone, who ask why messages wait.
+        """
+        subscription.nacks_wait(endpoint, waiting, due_in_ms)

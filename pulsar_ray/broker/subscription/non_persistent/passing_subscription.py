@@ -125,6 +125,9 @@ class PassingSubscription:
         self._core.set_credit(endpoint.incarnation, request.credit, request.received, request.handed_over)
         self._traffic.credited(endpoint.incarnation)
 
+    def nacks_wait(self, endpoint: ConsumerEndpoint, waiting: int, due_in_ms: int) -> None:
+        """Do nothing: nothing comes again here."""
+
     def settle(self, endpoint: ConsumerEndpoint, request: SettleRequest) -> None:
         """Answer that it is done: nothing is kept that could be acknowledged or come again."""
         if request.request_id:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import random
 from typing import Any
 
@@ -121,3 +122,20 @@ def test_joined_failures_are_the_same_entries_with_the_same_counts_and_few(seed:
     assert again == nacks
     of_blocks = [(n, e, count) for n, e, rows, count in joined if rows and count != 0]
     assert len(of_blocks) == len(set(of_blocks)), "one item for each count and block"
+
+
+def test_messages_are_counted_by_rows_through_joins_takes_and_ends() -> None:
+    tracker = NackTracker(1000)
+    tracker.add(1, 1, 0, 0)
+    tracker.add(1, 1, 0, 0)
+    tracker.add(1, 2, 0, 0, ((0, 3),))
+    tracker.add(1, 2, 0, 0, ((2, 5),))
+    tracker.add(1, 3, -1, 0, ((7, 8),))
+    assert tracker.messages == 7
+    tracker.take(1, 3, 4)
+    assert tracker.messages == 6
+    tracker.due(math.inf)
+    assert tracker.messages == 0
+    tracker.add(1, 4, 0, 0)
+    tracker.clear()
+    assert tracker.messages == 0
