@@ -5,18 +5,20 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from pulsar_ray.client.client import Client
+from pulsar_ray.client.producer.blocks.chunked_message import ChunkedMessage
 from pulsar_ray.data.writing import publishing
 from pulsar_ray.data.writing.publishing import NamedWrite, Part, Sending, publish_part
 from pulsar_ray.data.writing.query_batch import QueryBatch
 from pulsar_ray.data.writing.write_target import WriteTarget
-from pulsar_ray.errors import InvalidConfiguration, NotAllowedError, ProducerBusy
+from pulsar_ray.errors import InvalidConfiguration, NotAllowedError, ProducerBusy, Timeout
 from pulsar_ray.transport.actor_names import partition_name
-from tests.conformance.broker import Broker
+from tests.conformance.broker import QUIET_MS, Broker, receive
 
 ROWS = 300
 
@@ -87,6 +89,37 @@ def test_batches_that_are_written_again_over_kills_are_stored_once(
     assert Counter(stored(broker, topic)) == all_rows(2, 3)
     with pytest.raises(NotAllowedError, match="comes after batch 1"):
         target.begin(QueryBatch("q", 0), 3)
+
+
+def test_rows_in_chunks_are_stored_once_although_a_run_ends_amid_one(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first run stores a chunk of its last row but one, and waits in vain for the message's receipt."""
+    topic, admin = broker.topic(), broker.admin()
+    admin.topics.policies.set(topic, "max_message_size", 20_000)
+    values = [b"first", bytes(50_000), b"middle", b"x" * 70_000, b"last"]
+    rows = pa.table({"value": pa.array(values, pa.binary())})
+    target, batch = WriteTarget(topic, client, admin), QueryBatch("q", 0)
+    consumer = client.subscribe(topic, "s")
+
+    def publish() -> dict[int, int]:
+        return publish_part(client, Part(0, lambda: rows, topic, Sending(), target.begin(batch, 1)))
+
+    whole = ChunkedMessage.blocks
+
+    def some(message: ChunkedMessage, *arguments: Any) -> Any:
+        return whole(message, *arguments)[: 99 if message.size < 60_000 else 1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ChunkedMessage, "blocks", some)
+        patch.setattr(publishing, "SEND_TIMEOUT_MS", 2_000)
+        with pytest.raises(Timeout):
+            publish()
+    for _ in range(2):
+        assert publish() == {0: len(values)}
+    assert [message.data() for message in receive(consumer, len(values))] == values
+    with pytest.raises(Timeout):
+        consumer.receive(QUIET_MS)
 
 
 def test_two_runs_of_a_batch_at_once_do_not_divide_it_twice(

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import ray
-from ray.exceptions import ActorUnavailableError, RayTaskError
+from ray.exceptions import ActorUnavailableError, OutOfDiskError, RayTaskError
 
-from pulsar_ray.errors import ServiceUnitNotReady
+from pulsar_ray.errors import ObjectStoreFull, ServiceUnitNotReady
 from pulsar_ray_spark import executor_blocks
 from pulsar_ray_spark.executor_blocks import REFUSALS, ExecutorBlock
 
@@ -33,6 +33,11 @@ def restarting() -> Any:
 def failing() -> Any:
     failed: Callable[..., Exception] = RayTaskError
     raise failed("fetch", "java.lang.NullPointerException", RuntimeError("java"))
+
+
+def full() -> Any:
+    failed: Callable[..., Any] = RayTaskError
+    raise failed("fetch", "ray::fetch() (pid=7, ip=10.0.0.2)", OutOfDiskError()).as_instanceof_cause()
 
 
 class Executor:
@@ -100,4 +105,16 @@ def test_rows_that_no_executor_can_give_are_an_error_that_says_what_to_do(
     executors["raydp-executor-0"] = Executor((restarting, stream))
     monkeypatch.setattr(executor_blocks, "FETCH_TIMEOUT_S", 0.0)
     with pytest.raises(ServiceUnitNotReady, match="restarting"):
+        BLOCK()
+
+
+def test_rows_that_find_no_room_in_the_object_store_are_fetched_again_for_a_while(
+    executors: dict[str, Executor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray, "nodes", list)
+    executors["raydp-executor-0"] = Executor(*[(list, full)] * 2 * REFUSALS, (list, stream))
+    assert BLOCK().equals(TABLE)
+    executors["raydp-executor-0"] = Executor((list, full))
+    monkeypatch.setattr(executor_blocks, "FETCH_TIMEOUT_S", 0.0)
+    with pytest.raises(ObjectStoreFull, match=r"node 10\.0\.0\.2 is full.*more `tasks`"):
         BLOCK()

@@ -16,9 +16,10 @@ from pulsar_ray.client.endpoint.lazy_handle import LazyHandle
 from pulsar_ray.client.options.checks import check_callable, refuse
 from pulsar_ray.client.options.producer_options import ProducerOptions
 from pulsar_ray.client.options.schema import BytesSchema
+from pulsar_ray.client.producer.blocks.bulk_limits import BulkLimits
 from pulsar_ray.client.producer.blocks.sealed_batch import SendCallback
 from pulsar_ray.client.producer.bulk.bulk_receipts import BulkCallback
-from pulsar_ray.client.producer.bulk.bulk_send import BulkSend
+from pulsar_ray.client.producer.bulk.bulk_send import BulkSend, limits_of
 from pulsar_ray.client.producer.partition_producer import PartitionProducer
 from pulsar_ray.client.producer.queue.send_queue import SendQueue
 from pulsar_ray.client.producer.routing import BatchTurnsRouter, Router, find_available, new_router
@@ -113,6 +114,11 @@ class Producer(LazyHandle):
     def is_partitioned(self) -> bool:
         """Whether its topic has partitions, be it one."""
         return self._partitions[0].route.partition >= 0
+
+    @property
+    def bulk_limits(self) -> BulkLimits:
+        """The most rows and bytes that `send_arrow` and `send_many` put into one block."""
+        return limits_of(self._partitions)
 
     def is_chunked(self, value: bytes | None) -> bool:
         """Whether a message is too large for one block, and sent in chunks."""

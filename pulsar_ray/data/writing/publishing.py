@@ -127,7 +127,7 @@ def _publish_named(client: Client, part: Part, named: NamedWrite, table: pa.Tabl
         try:
             # One block at a time: behind one that is refused nothing may be stored, for its highest id would
             # say of the refused one that it is stored as well.
-            for block in split_table(rest):
+            for block in split_table(rest, *producer.bulk_limits):
                 producer.send_arrow(block)
         finally:
             producer.close()

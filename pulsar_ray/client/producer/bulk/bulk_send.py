@@ -29,7 +29,6 @@ from pulsar_ray.client.producer.bulk.bulk_columns import (
 )
 from pulsar_ray.client.producer.bulk.bulk_receipts import BulkCallback, BulkReceipts
 from pulsar_ray.client.producer.partition_producer import PartitionProducer
-from pulsar_ray.client.producer.queue.send_queue import SendQueue
 from pulsar_ray.client.producer.routing import BatchTurnsRouter, CustomRouter, Router, find_available
 from pulsar_ray.client.producer.send_arguments import check_not_absurd, message_fields
 from pulsar_ray.errors import OperationNotSupported, PulsarException
@@ -71,7 +70,7 @@ class BulkSend:
         self._only = partitions[0] if len(partitions) == 1 else None
         self._router = router
         self._route_lock = route_lock
-        self._limits = _limits_of([partition.queue for partition in partitions])
+        self._limits = limits_of(partitions)
         self._receipts = BulkReceipts(callback)
         self._now_ms = time.time_ns() // 1_000_000
         self._due_ms: int | None = None
@@ -347,11 +346,12 @@ _COLUMN_NAMES = ("partition_keys", "ordering_keys", "properties", "event_timesta
 _DELIVER_AT = DELIVER_AT.name
 
 
-def _limits_of(queues: list[SendQueue]) -> BulkLimits:
-    """Find the limits that any queue knows.
+def limits_of(partitions: Sequence[PartitionProducer]) -> BulkLimits:
+    """Find the limits that any partition has told.
 
     One broker says the same for all partitions.
     """
+    queues = [partition.queue for partition in partitions]
     return next((queue.bulk_limits for queue in queues if queue.name), queues[0].bulk_limits)
 
 
