@@ -191,6 +191,12 @@ class Settings:
         0, "keep consumed messages; -1: all", minimum=-1, pulsar_key="defaultRetentionSizeInMB"
     )
     retention_check_interval_in_seconds: int = setting(120, "between two trims of a topic", minimum=1)
+    new_topic_retention_seconds: int = setting(
+        120,
+        "keep a topic's first messages for so long, consumed or not, for those who look for new topics; let "
+        "it be longer than their discovery period",
+        minimum=0,
+    )
     managed_ledger_max_entries_per_ledger: int = setting(50_000, "start a new ledger there", minimum=1)
     managed_ledger_max_size_per_ledger_mbytes: int = setting(2048, "start a new ledger there", minimum=1)
     managed_ledger_min_ledger_rollover_time_minutes: int = setting(

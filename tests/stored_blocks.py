@@ -48,7 +48,13 @@ def block(
 
 def settings(**changes: Any) -> Settings:
     """Settings under which a ledger rolls without a minimum time."""
-    return Settings(**{"managed_ledger_min_ledger_rollover_time_minutes": 0, **changes})
+    return Settings(
+        **{
+            "managed_ledger_min_ledger_rollover_time_minutes": 0,
+            "new_topic_retention_seconds": 0,
+            **changes,
+        }
+    )
 
 
 def open_log(path: Path, now_ms: int = 1000, config: Settings | None = None, **options: Any) -> ManagedLedger:

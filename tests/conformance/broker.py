@@ -51,7 +51,14 @@ class Broker:
                 "default_retention_size_in_mb": -1,
                 **settings,
             }
-        self._settings = Settings(**{"reattach_grace_seconds": 1.0, **settings, "data_dir": str(directory)})
+        self._settings = Settings(
+            **{
+                "reattach_grace_seconds": 1.0,
+                "new_topic_retention_seconds": 0,
+                **settings,
+                "data_dir": str(directory),
+            }
+        )
         self.clients: list[Client] = []
         """Those that are shut down at the end."""
         self._asyncio_clients: list[asyncio.Client] = []

@@ -266,3 +266,22 @@ def test_without_auto_creation_a_listed_topic_is_waited_for(make_broker: Make) -
     broker.cluster.create_topic("to-come", 0)
     send(client, "to-come", b"here")
     assert values(consumer, 1) == [b"here"]
+
+
+def test_all_of_a_topic_comes_to_everybody_who_looks_for_it(make_broker: Make) -> None:
+    broker = make_broker(
+        new_topic_retention_seconds=120,
+        retention_check_interval_in_seconds=1,
+        managed_ledger_max_entries_per_ledger=2,
+        managed_ledger_min_ledger_rollover_time_minutes=0,
+    )
+    client = broker.client()
+    early = pattern(client, "late-.*", "early")
+    late = client.subscribe(re.compile("late-.*"), "late", pattern_auto_discovery_period=4)
+    topics = [f"{DEFAULT}/late-{number}" for number in range(6)]
+    for topic in topics:
+        send(client, topic, *numbers(0, 10))
+    # What the first one has consumed is kept for the other.
+    everything = {topic: numbers(0, 10) for topic in topics}
+    assert by_topic(early, 60) == everything
+    assert by_topic(late, 60) == everything

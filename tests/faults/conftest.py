@@ -31,6 +31,7 @@ def _keeping_broker(make_data_dir: pytest.TempPathFactory, lease_s: float) -> Sh
         default_retention_size_in_mb=-1,
         managed_ledger_max_entries_per_ledger=SMALL_LEDGER_ENTRIES,
         managed_ledger_min_ledger_rollover_time_minutes=0,
+        new_topic_retention_seconds=0,
     )
 
 

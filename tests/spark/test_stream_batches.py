@@ -249,6 +249,7 @@ def test_messages_that_are_trimmed_under_a_query_end_it_unless_they_may(tmp_path
         retention_check_interval_in_seconds=1,
         managed_ledger_max_entries_per_ledger=10,
         managed_ledger_min_ledger_rollover_time_minutes=0,
+        new_topic_retention_seconds=0,
     )
     topic = broker.topic()
     producer = broker.client().create_producer(topic)

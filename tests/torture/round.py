@@ -45,6 +45,7 @@ SETTINGS = {
     "default_retention_size_in_mb": -1,
     "managed_ledger_max_entries_per_ledger": 60,
     "managed_ledger_min_ledger_rollover_time_minutes": 0,
+    "new_topic_retention_seconds": 0,
     "index_checkpoint_entries": 20,
     "is_delayed_delivery_deliver_at_time_strict": True,
     "max_num_delayed_delivery_tracker_memory_entries": 30,

@@ -18,6 +18,7 @@ QUIET_MS = 500
 SETTINGS: dict[str, Any] = {
     "managed_ledger_max_entries_per_ledger": 20,
     "managed_ledger_min_ledger_rollover_time_minutes": 0,
+    "new_topic_retention_seconds": 0,
     "default_retention_time_in_minutes": -1,
     "default_retention_size_in_mb": -1,
     # A damaged cursor may not know that its consumers closed.

@@ -11,10 +11,10 @@ class LedgerPolicies:
     """Holds for all parts of a log what its topic's settings say now."""
 
     def __init__(self, settings: Settings) -> None:
-        self.rollover = RolloverPolicy.from_settings(settings)
-        self.retention = Retention.from_settings(settings)
+        self.take(settings)
 
     def take(self, settings: Settings) -> None:
         """Let other settings hold from the next decision on."""
         self.rollover = RolloverPolicy.from_settings(settings)
         self.retention = Retention.from_settings(settings)
+        self.new_topic_ms = settings.new_topic_retention_seconds * 1000

@@ -354,7 +354,11 @@ class ManifestChanges:
             for ledger in manifest.ledgers.values()
             if ledger.closed_ms and ledger.ledger_id not in leaving
         ]
-        old = [*takewhile(lambda one: is_truncating or self._may_go(one, holds, now_ms), closed)]
+
+        def may_go(ledger: LedgerInfo) -> bool:
+            return is_truncating or self._may_go(ledger, holds, now_ms, is_leaving=is_leaving)
+
+        old = [*takewhile(may_go, closed)]
         younger_bytes = sum(ledger.size_bytes for ledger in closed[len(old) :])
         going = ledgers_to_trim(
             old,
@@ -427,15 +431,31 @@ class ManifestChanges:
         due_ms = next_trim_ms(ledgers, holds, leases, self._policies.retention)
         if due_ms is None or holds:
             return due_ms
-        return max(due_ms, ledgers[0].opened_ms + self._policies.rollover.min_ms)
+        return max(due_ms, ledgers[0].opened_ms + self._policies.rollover.min_ms, self._new_until_ms())
 
-    def _may_go(self, ledger: LedgerInfo, holds: list[Position], now_ms: int) -> bool:
+    def _may_go(self, ledger: LedgerInfo, holds: list[Position], now_ms: int, *, is_leaving: bool) -> bool:
         """Whether a closed ledger is old enough to be deleted.
 
         A log that nobody has subscribed to keeps its last messages for the least age of a full ledger, also
-        if an owner that left ended the ledger early: somebody may just be about to subscribe.
+        if an owner that left ended the ledger early: somebody may just be about to subscribe. For the same
+        reason a new log keeps all it has; not where all who know it have consumed it and nobody uses it.
         """
+        if holds and is_leaving:
+            return True
+        new_until_ms = self._new_until_ms()
+        if new_until_ms - self._policies.new_topic_ms <= now_ms < new_until_ms:
+            return False
         return bool(holds) or not 0 <= now_ms - ledger.opened_ms < self._policies.rollover.min_ms
+
+    def _new_until_ms(self) -> int:
+        """Until when the log keeps its first messages for those who look for new topics (ADR 0102).
+
+        0 once some of them are gone.
+        """
+        manifest = self._state.manifest
+        if manifest.trimmed != EARLIEST or not manifest.ledgers:
+            return 0
+        return next(iter(manifest.ledgers.values())).opened_ms + self._policies.new_topic_ms
 
     def _is_idle(self, current: OpenLedger, holds: list[Position], now_ms: int) -> bool:
         return (

@@ -27,6 +27,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
         retention_check_interval_in_seconds=1,
         managed_ledger_max_entries_per_ledger=10,
         managed_ledger_min_ledger_rollover_time_minutes=0,
+        new_topic_retention_seconds=0,
     )
     yield broker
     broker.close()

@@ -293,3 +293,35 @@ def test_a_rewrite_keeps_changes_that_ran_but_are_not_finished(tmp_path: Path) -
     abandon(log)
     again = open_log(tmp_path, config=TWO_A_LEDGER)
     assert [s.name for s in again.changes.subscriptions()] == ["first", "second"]
+
+
+def test_a_new_log_keeps_its_first_messages_for_those_who_look_for_it(tmp_path: Path) -> None:
+    grace = settings(managed_ledger_max_entries_per_ledger=2, new_topic_retention_seconds=120)
+    log = open_log(tmp_path, config=grace)
+    for seq in range(6):
+        append(log, seq, now_ms=1000 + seq)
+    number = change(log, log.changes.register("quick", True, "earliest")).number
+    change(log, log.changes.move_hold(number, Position(FIRST + 1, 1)))
+    abandon(log)
+    log = open_log(tmp_path, config=grace, now_ms=90_000)
+    assert log.changes.trim(120_999, NONE) is None, "consumed, and new, also after a restart"
+    assert change(log, log.changes.trim(121_000, NONE)) == [FIRST, FIRST + 1]
+    append(log, 6, now_ms=121_001)
+    append(log, 7, now_ms=121_002)
+    change(log, log.changes.move_hold(number, LATEST))
+    assert change(log, log.changes.trim(121_500, NONE)) == [FIRST + 2], (
+        "nothing is kept longer by what came later"
+    )
+
+
+def test_a_new_log_that_falls_asleep_keeps_what_somebody_may_want(tmp_path: Path) -> None:
+    grace = settings(managed_ledger_max_entries_per_ledger=2, new_topic_retention_seconds=120)
+    log = open_log(tmp_path, config=grace)
+    for seq in range(4):
+        append(log, seq, now_ms=1000 + seq)
+    change(log, log.changes.trim(5_000, NONE, is_leaving=True))
+    assert ledger_ids(log) == [0, 1], "nobody has subscribed yet"
+    number = change(log, log.changes.register("quick", True, "earliest")).number
+    change(log, log.changes.move_hold(number, LATEST))
+    change(log, log.changes.trim(6_000, NONE, is_leaving=True))
+    assert ledger_ids(log) == [], "all who know it have consumed it, and it is woken for nothing"
