@@ -329,6 +329,11 @@ class StubCluster:
     def forget(self, address: str) -> None:
         """Do nothing: names are looked up anew each time."""
 
+    def is_starting(self, address: str) -> bool:
+        """Nothing is known of an actor that does not answer."""
+        del address
+        return False
+
     def report_silent(self, address: str) -> None:
         """Kill an actor that does not answer, as the controller's probe does.
 

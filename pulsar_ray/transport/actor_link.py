@@ -53,6 +53,11 @@ logger = logging.getLogger(__name__)
 
 FIRST_BACKOFF_S = 0.05
 MAX_BACKOFF_S = 2.0
+STARTING_S = 60.0
+"""How much longer an opening waits for a process that is starting: Ray gives one up after that time."""
+STARTING_LOOK_S = 1.0
+STARTED_S = 10.0
+"""The time that an opening has left once such a process has started."""
 _awaits_packets = attrgetter("awaits_packets")
 
 
@@ -158,6 +163,31 @@ class ActorLink:
                     raise error.again()
             assert self.attached is not None
             return self.attached
+
+    def ensure_started(self, deadline: float) -> float:
+        """Wait as `ensure_attached`, and longer while Ray is still starting the actor's process.
+
+        That takes a while where many start at once. Returns the deadline for what is asked next: the given
+        one, or a later one.
+        """
+        given, last = deadline, deadline + STARTING_S
+        while True:
+            try:
+                self.ensure_attached(deadline)
+            except PulsarException as error:
+                if not error.retriable or isinstance(error, WrongNode):
+                    raise
+                if not self._cluster.is_starting(self.address):
+                    raise
+                if deadline >= last:
+                    raise Timeout(
+                        f"{self.where} is still starting, {STARTING_S:.0f} s after the operation's time was "
+                        "over: its node may be starting many processes, or have no memory or CPU left for "
+                        "one. Try again"
+                    ) from None
+                deadline = min(time.monotonic() + STARTING_LOOK_S, last)
+            else:
+                return given if deadline == given else max(given, time.monotonic() + STARTED_S)
 
     def attaches(self, deadline: float) -> bool:
         """Whether the link is attached, or becomes so at its next attempt.

@@ -156,6 +156,13 @@ class Cluster(Protocol):
         """
         ...
 
+    def is_starting(self, address: str) -> bool:
+        """Return whether Ray is still starting an actor's process, False where nobody can tell.
+
+        Never raises.
+        """
+        ...
+
     def report_silent(self, address: str) -> None:
         """Have an actor looked after that does not answer.
 

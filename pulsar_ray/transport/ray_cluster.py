@@ -17,7 +17,7 @@ from pulsar_ray.transport.cluster import AttachReply, PartitionRoute, Subscripti
 from pulsar_ray.transport.ray_calls import RAY_CALLS, ClientCalls, RayCall
 from pulsar_ray.transport.ray_errors import translated
 from pulsar_ray.transport.retry import until
-from pulsar_ray.transport.this_ray import actor_id, is_driver, ray_job
+from pulsar_ray.transport.this_ray import actor_id, is_driver, is_starting, ray_job
 
 CALL_TIMEOUT_S = 5.0
 READY_TIMEOUT_S = 60.0
@@ -213,6 +213,15 @@ class RayCluster:
         """The subscription was deleted: its dispatcher leaves, so that a new one starts afresh."""
         self.controller("dispatcher_gone", address)
         self.forget(address)
+
+    def is_starting(self, address: str) -> bool:
+        """See Cluster.is_starting."""
+        try:
+            handle = self.handle(address)
+            with self._calls, translated(address):
+                return is_starting(handle)
+        except PulsarException:
+            return False
 
     def report_silent(self, address: str) -> None:
         """Ask the controller to look after an actor that does not answer.

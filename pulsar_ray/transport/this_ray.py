@@ -153,8 +153,17 @@ def is_running(handle: Any) -> bool:
 
     Not one that is being created or restarted, or is dead.
     """
+    return _state(handle) == "ALIVE"
+
+
+def is_starting(handle: Any) -> bool:
+    """Whether the actor is being created or restarted."""
+    return _state(handle) in ("DEPENDENCIES_UNREADY", "PENDING_CREATION", "RESTARTING")
+
+
+def _state(handle: Any) -> str:
     state: Any = ray._private.state
-    return bool(state.actors(actor_id(handle)).get("State") == "ALIVE")
+    return str(state.actors(actor_id(handle)).get("State"))
 
 
 def actor_id(handle: Any) -> str:

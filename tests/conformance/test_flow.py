@@ -17,7 +17,7 @@ from pulsar_ray.session.requests import decode_request
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport.actor_names import dispatcher_name
 from pulsar_ray.transport.carriers import Connection
-from tests.conformance.broker import QUIET_MS, WAIT_MS, Broker, numbers, receive, values
+from tests.conformance.broker import EARLIEST, QUIET_MS, WAIT_MS, Broker, numbers, receive, values
 
 Quiet = Callable[[Consumer], None]
 
@@ -123,6 +123,31 @@ def test_a_queue_that_becomes_smaller_is_filled_all_the_same(
     producer.send_many(numbers(510, 1005))
     assert values(consumer, 1005) == numbers(0, 1005)
     monkeypatch.undo()
+
+
+@pytest.mark.parametrize("most", [1, 10])
+def test_no_more_wait_than_the_total_queue_but_a_message_or_batch_of_each_partition(
+    broker: Broker, client: Client, most: int
+) -> None:
+    topic = broker.topic(4)
+    consumer = client.subscribe(
+        topic, "s", initial_position=EARLIEST, max_total_receiver_queue_size_across_partitions=1
+    )
+    for index in range(4):
+        producer = client.create_producer(f"{topic}-partition-{index}", batching_enabled=most > 1)
+        producer.send_many(numbers(20 * index, 20 * index + 10))
+        producer.send_many(numbers(20 * index + 10, 20 * index + 20))
+    core = consumer.core
+
+    def waiting() -> list[int]:
+        return [core.queue.messages_of(partition.deliveries) for partition in core.partitions.all]
+
+    left = set(numbers(0, 80))
+    while left:
+        wait_until(lambda: sum(waiting()) >= min(len(left), 1), what="something waits")
+        assert max(waiting()) <= most, waiting()
+        (value,) = values(consumer, 1, acknowledge=True)
+        left.remove(value)
 
 
 def test_credit_goes_with_the_acknowledgment_of_a_table(

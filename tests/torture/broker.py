@@ -81,6 +81,11 @@ class Successive:
     def forget(self, address: str) -> None:
         """Do nothing: names are looked up anew each time."""
 
+    def is_starting(self, address: str) -> bool:
+        """As StubCluster.is_starting."""
+        del address
+        return False
+
     def report_silent(self, address: str) -> None:
         """As Cluster.report_silent; a broker that does not run has nobody who could be silent."""
         if (present := self.present) is not None:
@@ -107,7 +112,14 @@ class TorturedBroker:
         self.counts: Counter[str] = Counter()
         self.fatal_errors: list[str] = []
         self.targets: list[tuple[str, Sequence[str]]] = []
-        self._settings = Settings(**{"reattach_grace_seconds": 1.0, **settings, "data_dir": str(directory)})
+        self._settings = Settings(
+            **{
+                "reattach_grace_seconds": 1.0,
+                "new_topic_retention_seconds": 0,
+                **settings,
+                "data_dir": str(directory),
+            }
+        )
         self._rng = random.Random(seed + 1)
         self._reads_files = rng.random() < 0.5
         self._lives = 0

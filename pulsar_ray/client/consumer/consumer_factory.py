@@ -147,7 +147,7 @@ class ConsumerFactory:
             for partition in core.partitions.all:
                 try:
                     options = _options_for(partition.route, core, topics)
-                    self._open_partition(partition, options, core.subscription, deadline)
+                    deadline = self._open_partition(partition, options, core.subscription, deadline)
                 except WrongNode as error:
                     core.partitions.miss(partition.route, error)
                     core.partitions.remove(partition)
@@ -208,12 +208,12 @@ class ConsumerFactory:
 
     def _open_partition(
         self, partition: PartitionConsumer, options: ConsumerOptions, subscription: str, deadline: float
-    ) -> None:
+    ) -> float:
+        """Open it; returns the deadline for those that follow."""
         refusals = 0
         while True:
             try:
-                partition.open(deadline)
-                return
+                return partition.open(deadline)
             except SubscriptionNotFound as error:
                 # A dispatcher whose subscription is being removed, or that died before it had registered it
                 # and cannot know whether it was removed meanwhile, must not create it: another one does.

@@ -94,13 +94,15 @@ class DispatcherSession:
         """Use this link from now on; nothing may have been sent yet."""
         self._requests.attach_through(link)
 
-    def open(self, deadline: float) -> None:
+    def open(self, deadline: float) -> float:
         """Open at the dispatcher. Raises ConsumerBusy, SubscriptionNotFound, or what attaching raises.
+
+        Returns the deadline, which is a later one where the dispatcher's process was still starting.
 
         If the answer was lost, and the subscription has been deleted since, the session ends as any open one.
         """
         link = self._requests.link
-        link.ensure_attached(deadline)
+        deadline = link.ensure_started(deadline)
         self._is_opening = True
         deleted: SubscriptionNotFound | None = None
         link.add_endpoint(self.consumer_id, self)
@@ -133,6 +135,7 @@ class DispatcherSession:
             self._is_opening = False
         if deleted is not None:
             self.on_refused(deleted)
+        return deadline
 
     def reopen(self, attached: AttachReply) -> None:
         """Open again behind a new attachment, then repeat what was not answered."""

@@ -128,9 +128,9 @@ class PartitionConsumer:
         self.link = link
         self.session.attach_through(link)
 
-    def open(self, deadline: float) -> None:
+    def open(self, deadline: float) -> float:
         """See DispatcherSession.open."""
-        self.session.open(deadline)
+        return self.session.open(deadline)
 
     def open_request(self, request_id: int) -> OpenConsumer:
         """The request to open, which declares to any dispatcher what the consumer holds."""

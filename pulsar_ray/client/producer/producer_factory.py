@@ -9,6 +9,7 @@ import itertools
 import logging
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 
 from pulsar_ray.client.endpoint.actor_links import ActorLinks
 from pulsar_ray.client.endpoint.close_each import close_each
@@ -55,13 +56,20 @@ class ProducerFactory:
         partitions: list[PartitionProducer] = []
         try:
             for route in self._links.resolve(name, deadline):
-                opened = self._open_one(route, options, deadline)
-                partitions.append(opened)
+                deadline = self._started(route, deadline)
+                partitions.append(self._open_one(route, options, deadline))
             _check_any_there(partitions)
         except BaseException:
             close_each(partitions, self._links.deadline())
             raise
         return name.full, partitions
+
+    def _started(self, route: PartitionRoute, deadline: float) -> float:
+        """Wait for a partition that starts; returns the deadline for those that follow."""
+        if not route.away:
+            with suppress(WrongNode):  # met again by who opens it
+                return self._links.to_partition(route).ensure_started(deadline)
+        return deadline
 
     def _open_one(
         self, route: PartitionRoute, options: ProducerOptions, deadline: float

@@ -29,8 +29,9 @@ class AnsweredLink:
         self.answer: Callable[[Request], Any] | None = None
         """What `request` returns or raises, and each later request is answered with at once, if anything."""
 
-    def ensure_attached(self, _deadline: float) -> None:
-        """It is."""
+    def ensure_started(self, deadline: float) -> float:
+        """It is attached."""
+        return deadline
 
     @property
     def is_asleep(self) -> bool:

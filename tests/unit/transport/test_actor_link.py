@@ -104,6 +104,10 @@ class Actor:
         self.may_attach.set()
         self.connections: list[StubConnection] = []
         self.forgotten: list[str] = []
+        self.starting: Callable[[], bool] = lambda: False
+
+    def is_starting(self, _address: str) -> bool:
+        return self.starting()
 
     def forget(self, address: str) -> None:
         self.forgotten.append(address)
@@ -497,3 +501,47 @@ def test_a_link_without_endpoints_attaches_to_an_actor_that_moved_only_when_aske
     actor.connection.lose()
     assert not link._is_attaching
     assert link.ensure_attached(deadline()).attachment == 2
+
+
+def test_an_opening_waits_for_a_process_that_is_still_starting(link_to: MakeLink) -> None:
+    actor = Actor()
+    actor.may_attach.clear()
+    looks: list[None] = []
+
+    def starting() -> bool:
+        looks.append(None)
+        if len(looks) == 2:
+            actor.may_attach.set()
+        return True
+
+    actor.starting = starting
+    given = deadline(0.01)
+    left = link_to(actor).ensure_started(given)
+    assert len(looks) >= 2
+    assert left > time.monotonic(), "there is time for what is asked next"
+
+
+def test_an_opening_does_not_wait_longer_for_a_process_that_runs(link_to: MakeLink) -> None:
+    actor = Actor()
+    actor.may_attach.clear()
+    with pytest.raises(Timeout, match="did not answer an attach in time"):
+        link_to(actor).ensure_started(deadline(0.01))
+    actor.may_attach.set()
+
+
+def test_a_process_that_never_starts_is_named_as_starting(
+    link_to: MakeLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actor_link, "STARTING_S", 0.05)
+    monkeypatch.setattr(actor_link, "STARTING_LOOK_S", 0.01)
+    actor = Actor()
+    actor.may_attach.clear()
+    actor.starting = lambda: True
+    with pytest.raises(Timeout, match=r"a is still starting.*Try again"):
+        link_to(actor).ensure_started(deadline(0.01))
+    actor.may_attach.set()
+
+
+def test_an_opening_in_time_keeps_its_deadline(link_to: MakeLink) -> None:
+    given = deadline()
+    assert link_to(Actor()).ensure_started(given) == given
