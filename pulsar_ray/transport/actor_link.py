@@ -54,7 +54,10 @@ logger = logging.getLogger(__name__)
 FIRST_BACKOFF_S = 0.05
 MAX_BACKOFF_S = 2.0
 STARTING_S = 60.0
-"""How much longer an opening waits for a process that is starting: Ray gives one up after that time."""
+"""An opening waits so much longer for a process that is starting.
+
+Ray gives one up after that time.
+"""
 STARTING_LOOK_S = 1.0
 STARTED_S = 10.0
 """The time that an opening has left once such a process has started."""

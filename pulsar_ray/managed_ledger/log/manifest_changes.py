@@ -448,9 +448,9 @@ class ManifestChanges:
         return bool(holds) or not 0 <= now_ms - ledger.opened_ms < self._policies.rollover.min_ms
 
     def _new_until_ms(self) -> int:
-        """Until when the log keeps its first messages for those who look for new topics (ADR 0102).
+        """Return until when the log keeps its first messages.
 
-        0 once some of them are gone.
+        That is for those who look for new topics (ADR 0102); 0 once some of them are gone.
         """
         manifest = self._state.manifest
         if manifest.trimmed != EARLIEST or not manifest.ledgers:
