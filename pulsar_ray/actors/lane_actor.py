@@ -21,6 +21,7 @@ from typing import Any
 
 import ray.exceptions as ray_errors
 
+from pulsar_ray.actors.client_endings import ended_by_ray
 from pulsar_ray.actors.watching.own_reports import OwnReports
 from pulsar_ray.broker.serving.failed_starts import may_start_again
 from pulsar_ray.broker.serving.owner_loop import OwnerLoop
@@ -114,7 +115,9 @@ class LaneActor:
         # Sessions of a former life of this actor must not be mistaken for new ones: their tokens differ,
         # their ids too.
         first_id = int.from_bytes(os.urandom(5), "little") << 20 | 1
-        return SessionHost(self._owner.loop, user_directory(), node, settings, self._clock, first_id)
+        host = SessionHost(self._owner.loop, user_directory(), node, settings, self._clock, first_id)
+        host.ended_in_order = ended_by_ray
+        return host
 
     def _learn_policies(self, topic: str) -> None:
         """Ask the controller, in a thread until it answers, for the policies of a topic.
@@ -226,13 +229,13 @@ class LaneActor:
         return await self._owner.run(run)
 
     async def attach(
-        self, client_id: str, protocol_version: int, want_tcp: bool, attempt: int
+        self, client_id: str, protocol_version: int, want_tcp: bool, attempt: int, place: str = ""
     ) -> dict[str, Any]:
         """See SessionHost.attach."""
 
         async def run() -> dict[str, Any]:
             host = await self._serving()
-            return await host.attach(client_id, protocol_version, want_tcp, attempt)
+            return await host.attach(client_id, protocol_version, want_tcp, attempt, place)
 
         reply: dict[str, Any] = await self._guarded(run)
         return reply

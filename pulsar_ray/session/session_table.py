@@ -70,6 +70,7 @@ class Session:
         "id",
         "is_ended",
         "lost_ms",
+        "place",
         "token",
         "was_heard",
     )
@@ -80,6 +81,8 @@ class Session:
         self.attachment = 0
         self.attempt = 0
         self.token = b""
+        self.place = ""
+        """Of the client's process, if it said so: node and worker."""
         self.carrier: Carrier | None = None
         self.endpoints: dict[int, Any] = {}
         self.calls = 0

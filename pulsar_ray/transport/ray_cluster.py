@@ -17,7 +17,7 @@ from pulsar_ray.transport.cluster import AttachReply, PartitionRoute, Subscripti
 from pulsar_ray.transport.ray_calls import RAY_CALLS, ClientCalls, RayCall
 from pulsar_ray.transport.ray_errors import translated
 from pulsar_ray.transport.retry import until
-from pulsar_ray.transport.this_ray import actor_id, is_driver, is_starting, ray_job
+from pulsar_ray.transport.this_ray import actor_id, is_driver, is_starting, ray_job, worker_place
 
 CALL_TIMEOUT_S = 5.0
 READY_TIMEOUT_S = 60.0
@@ -154,7 +154,7 @@ class RayCluster:
         self, address: str, client_id: str, *, want_tcp: bool, attempt: int, timeout_s: float
     ) -> AttachReply:
         """Attach to an actor. Raises its typed refusal, Moved, NotConnected or Timeout."""
-        arguments = (client_id, PROTOCOL_VERSION, want_tcp, attempt)
+        arguments = (client_id, PROTOCOL_VERSION, want_tcp, attempt, worker_place())
         return AttachReply(**self.call(address, "attach", *arguments, timeout_s=timeout_s))
 
     def exchange(

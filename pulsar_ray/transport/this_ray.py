@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import threading
 import warnings
 from pathlib import Path
@@ -27,6 +28,38 @@ _HEAD_RESOURCE = "node:__internal_head__"
 def is_driver() -> bool:
     """Whether this process is a program that joined Ray, not one of Ray's own workers."""
     return bool(ray._private.worker.global_worker.mode == ray.SCRIPT_MODE)
+
+
+def worker_place() -> str:
+    """The ids of this worker's node and process, as node/worker; "" of a driver."""
+    if is_driver():
+        return ""
+    context = ray.get_runtime_context()
+    return f"{context.get_node_id()}/{context.get_worker_id()}"
+
+
+def worker_ended(node_id: str, worker_id: str) -> bool | None:
+    """Whether Ray ended a worker on purpose, or its whole node died.
+
+    None while it is not known to have ended. False if it died by itself: of a signal, of an error, for want
+    of memory.
+    """
+    nodes: Any = ray.nodes
+    if any(node["NodeID"] == node_id and not node["Alive"] for node in nodes()):
+        return True
+    state: Any = ray._private.state.state
+    if hasattr(state, "_connect_and_get_accessor"):
+        accessor = state._connect_and_get_accessor()
+    else:
+        state._check_connected()
+        accessor = state.global_state_accessor
+    generated: Any = importlib.import_module("ray.core.generated.gcs_pb2")
+    types: Any = importlib.import_module("ray.core.generated.common_pb2").WorkerExitType
+    told = accessor.get_worker_info(ray.WorkerID.from_hex(worker_id))
+    worker = generated.WorkerTableData.FromString(told) if told else None
+    if worker is None or worker.is_alive:
+        return None
+    return worker.exit_type in (types.Value("INTENDED_SYSTEM_EXIT"), types.Value("INTENDED_USER_EXIT"))
 
 
 def node_address() -> str:

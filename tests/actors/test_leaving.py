@@ -85,23 +85,28 @@ def taken_again(client: Client, topic: str) -> Message:
     return message
 
 
-@pytest.mark.parametrize("how", ["SIGTERM", "exit_actor", "out of scope"])
+@pytest.mark.parametrize(
+    ("how", "failed"),
+    [("SIGTERM", 0), ("exit_actor", 0), ("out of scope", 0), ("ray.kill", 0), ("SIGKILL", 1)],
+)
 def test_an_actor_that_is_scaled_away_has_not_crashed(
-    broker: Broker, client: Client, topic: str, how: str
+    broker: Broker, client: Client, topic: str, how: str, failed: int
 ) -> None:
     publish(client, topic)
-    for _ in range(2):
+    for ended in range(2):
         remote: Any = ray.remote(num_cpus=0, max_concurrency=2)  # type: ignore[call-overload]
         worker = remote(Worker).remote()
         process, failures = ray.get(worker.take.remote(broker.address, topic), timeout=WAIT_S)
-        assert failures == 0
-        if how == "SIGTERM":
-            os.kill(process, signal.SIGTERM)
+        assert failures == failed * ended
+        if how.startswith("SIG"):
+            os.kill(process, signal.Signals[how])
+        elif how == "ray.kill":
+            ray.kill(worker)
         elif how == "exit_actor":
             worker.leave.remote()
         del worker
     message = taken_again(client, topic)
-    assert (message.data(), message.failures) == (b"healthy", 0)
+    assert (message.data(), message.failures) == (b"healthy", 2 * failed)
 
 
 @pytest.mark.parametrize(

@@ -283,6 +283,10 @@ class PartitionServer:
         self.followers.forget(session)
         self._attendance.forget(session)
 
+    def has_in_hand(self, session: Session) -> bool:
+        """Producers and followers hold no messages."""
+        return False
+
     def tick(self) -> None:
         """Once a second: ownership, space, the log's end, trimming, forgotten incarnations."""
         try:

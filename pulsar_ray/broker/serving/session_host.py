@@ -66,6 +66,9 @@ class SessionServer(Protocol):
 
     def on_session_ended(self, session: Session, crashed: bool) -> None: ...
 
+    def has_in_hand(self, session: Session) -> bool:
+        """Whether messages fail if the session's client has crashed."""
+
     def tick(self) -> None: ...
 
 
@@ -104,6 +107,10 @@ class SessionHost:
         self._ticker: asyncio.TimerHandle | None = None
         self._stays: dict[int, asyncio.Future[None]] = {}
         self._tasks = 0
+        self._asked: set[asyncio.Future[None]] = set()
+        """Of sessions that have ended, until it is known how."""
+        self.ended_in_order: Callable[[str], Awaitable[bool]] | None = None
+        """Finds out whether a process was ended on purpose, where that can be known."""
 
     def serve(self, server: SessionServer) -> None:
         """From now on requests go to `server`."""
@@ -117,10 +124,10 @@ class SessionHost:
     # --- attaching --------------------------------------------------------------------------------
 
     async def attach(
-        self, client_id: str, protocol_version: int, want_tcp: bool, attempt: int
+        self, client_id: str, protocol_version: int, want_tcp: bool, attempt: int, place: str = ""
     ) -> dict[str, Any]:
         """A new attachment: session, token and addresses. Raises UnsupportedVersionError, or what the server
-        refuses with.
+        refuses with. `place` is that of the client's process, as `ended_in_order` is asked for it.
         """
         if protocol_version != PROTOCOL_VERSION:
             raise UnsupportedVersionError(
@@ -135,6 +142,7 @@ class SessionHost:
             first, last = self._settings.tcp_ports()
             await self.lanes.listen_tcp(range(first, last + 1) if first else None)
         session = self.sessions.attach(client_id, self._clock.monotonic_ms(), attempt)
+        session.place = place
         unix, tcp = self.lanes.unix_address, self.lanes.tcp_address
         return {
             "session_id": session.id,
@@ -216,6 +224,8 @@ class SessionHost:
         since_ms = self._clock.monotonic_ms()
         while holders and self.sessions.end_stopped(holders, since_ms, self._clock.monotonic_ms()):
             if all(session.is_ended for session in holders):
+                if self._asked:
+                    await asyncio.wait(self._asked)
                 return True
             await asyncio.sleep(STOPPED_LOOK_S)
         return False
@@ -301,8 +311,24 @@ class SessionHost:
 
     def _session_ended(self, session: Session, crashed: bool) -> None:
         self._end_stay(session.id)
-        if self._server is not None:
-            self._server.on_session_ended(session, crashed)
+        server = self._server
+        if server is None:
+            return
+        asks = crashed and session.place and self.ended_in_order is not None and server.has_in_hand(session)
+        if asks:
+            self._asked.add(answered := self._loop.create_future())
+            self.spawn(self._ended_somehow(session, answered))
+        else:
+            server.on_session_ended(session, crashed)
+
+    async def _ended_somehow(self, session: Session, answered: asyncio.Future[None]) -> None:
+        """End a session whose messages in hand fail, unless its process was ended on purpose."""
+        assert self.ended_in_order is not None
+        assert self._server is not None
+        in_order = await self.ended_in_order(session.place)
+        self._server.on_session_ended(session, not in_order)
+        self._asked.discard(answered)
+        answered.set_result(None)
 
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(TICK_S, self._tick)
@@ -364,6 +390,10 @@ class _Asleep:
 
     def on_session_ended(self, session: Session, crashed: bool) -> None:
         """Keep what the session's client holds."""
+
+    def has_in_hand(self, session: Session) -> bool:
+        """Nothing fails any more."""
+        return False
 
     def tick(self) -> None:
         """Do nothing."""

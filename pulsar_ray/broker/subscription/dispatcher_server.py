@@ -305,6 +305,15 @@ class DispatcherServer:
         self._report_consumers()
         self._update_arming()
 
+    def has_in_hand(self, session: Session) -> bool:
+        """Whether messages fail if the client has crashed."""
+        return any(
+            isinstance(endpoint, ConsumerEndpoint)
+            and self._served[endpoint.subscription].has_in_hand(endpoint)
+            for endpoint in session.endpoints.values()
+            if self._subscription_of(endpoint) is not None
+        )
+
     # --- calls ------------------------------------------------------------------------------------
 
     async def _call(self, session: Session, request: Call) -> Any:

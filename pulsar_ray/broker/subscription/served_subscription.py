@@ -190,6 +190,17 @@ class ServedSubscription:
             self.turn.schedule()
             self._durability.flush_soon()
 
+    def has_in_hand(self, endpoint: ConsumerEndpoint) -> bool:
+        """Whether messages fail if a consumer has crashed."""
+        consumer = self.core.consumers.get(endpoint.incarnation)
+        if consumer is None or not endpoint.count_crashes or not self.core.cursor.subscription.is_durable:
+            return False
+        counter = endpoint.handed_over
+        if counter is None:
+            return bool(consumer.deliveries)
+        handed_over = counter.read()
+        return any(delivery.handed_over_rows(handed_over) for delivery in consumer.deliveries)
+
     def _say_crashed(self, endpoint: ConsumerEndpoint, crash: Crash) -> None:
         which = f", which is taken to have crashed it: {crash.failed}" if crash.failed else ""
         event(

@@ -165,6 +165,10 @@ class NonPersistentPartitionServer:
         self.followers.forget(session)
         self._attendance.forget(session)
 
+    def has_in_hand(self, session: Session) -> bool:
+        """Producers and followers hold no messages."""
+        return False
+
     def tick(self) -> None:
         """Once a second: rates, and producers that left long ago."""
         now_ms = self._clock.monotonic_ms()

@@ -14,7 +14,7 @@ from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
 from pulsar_ray.session.packet import decode_packet
-from pulsar_ray.session.requests import Done, Failed, Request, decode_request
+from pulsar_ray.session.requests import PROTOCOL_VERSION, Done, Failed, Request, decode_request
 from pulsar_ray.session.session_table import Session
 
 
@@ -91,3 +91,50 @@ def test_a_client_that_waits_for_no_answer_is_refused_further_calls(
     ]
     assert isinstance(answers[0], Failed)
     assert "wait for some" in answers[0].text
+
+
+class Ends:
+    """A server whose clients have messages in hand."""
+
+    def __init__(self) -> None:
+        self.ended: list[bool] = []
+
+    def has_in_hand(self, session: Session) -> bool:
+        return session.client_id == "works"
+
+    def on_session_ended(self, _session: Session, crashed: bool) -> None:
+        self.ended.append(crashed)
+
+    def tick(self) -> None: ...
+
+    def attach_details(self) -> dict[str, Any]:
+        return {"epoch": 1, "reach": ("", ""), "directory": ""}
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_process_that_was_ended_on_purpose_has_not_crashed(tmp_path: Path, in_order: bool) -> None:
+    async def run() -> list[Any]:
+        host = SessionHost(asyncio.get_running_loop(), tmp_path, "127.0.0.1", Settings(), SystemClock(), 1)
+        server, asked, may_answer = Ends(), [], asyncio.Event()
+        host.serve(cast("Any", server))
+
+        async def ended_in_order(place: str) -> bool:
+            asked.append(place)
+            await may_answer.wait()
+            return in_order
+
+        host.ended_in_order = ended_in_order
+        for client_id in ("idle", "works"):
+            reply = await host.attach(client_id, PROTOCOL_VERSION, False, 1, f"node/{client_id}")
+            (session,) = host.sessions
+            await host.client_died(reply["session_id"])
+        told: list[Any] = [list(server.ended)]
+        wanting = asyncio.ensure_future(host.outlast([session]))
+        await asyncio.sleep(0)
+        may_answer.set()
+        assert await wanting, "who wants its place comes in behind the answer"
+        told += [list(server.ended), asked]
+        await host.close()
+        return told
+
+    assert asyncio.run(run()) == [[True], [True, not in_order], ["node/works"]]
