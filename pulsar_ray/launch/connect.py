@@ -34,6 +34,7 @@ from pulsar_ray.transport.ray_cluster import RayCluster
 from pulsar_ray.transport.this_ray import is_driver, node_address
 
 PROBE_TIMEOUT_S = 5.0
+HEAD_ANSWER_S = 20.0
 _OWN_CODE = str(Path(__file__).parents[1]) + os.sep
 PATIENCE_VARIABLE = "RAY_gcs_rpc_server_reconnect_timeout_s"
 PATIENCE_S = str(10**6)
@@ -240,6 +241,7 @@ def _init(address: str) -> None:
             return
         _check_answers(address)
         take_token(address)
+        _check_head(address)
         try:
             with _outliving_its_cluster(), reaching(address):
                 # Without a namespace: Ray gives each program one of its own, where the names of its actors
@@ -282,6 +284,30 @@ def _check_answers(address: str) -> None:
         raise ConnectError(
             f"no Ray cluster answers at {address} ({error}): give the address that `ray start` printed, or "
             '"local" for an embedded broker'
+        )
+
+
+def _check_head(address: str) -> None:
+    """Raise ConnectError if Ray's head at host:port does not answer in time.
+
+    Where its process stands still, connections are taken and nothing else, and `ray.init` would wait for
+    minutes. Any other answer is left to that.
+    """
+    has_answered = threading.Event()
+
+    def ask() -> None:
+        with contextlib.suppress(Exception):
+            raylet: Any = ray._raylet
+            raylet.GcsClient(address=address).internal_kv_get(b"session_name", b"session")
+        has_answered.set()
+
+    # Nothing ends a call that hangs: its thread stays until the process ends.
+    threading.Thread(target=ask, name="pulsar-ray-head", daemon=True).start()
+    if not has_answered.wait(HEAD_ANSWER_S):
+        raise ConnectError(
+            f"Ray's head at {address} takes connections, and does not answer within {HEAD_ANSWER_S:g} s: look at "
+            "its process `gcs_server`, which may stand still or have too much to do; `ray stop --force` there "
+            "ends it"
         )
 
 

@@ -24,10 +24,17 @@ from pulsar_ray.launch.connect import join_ray
 from pulsar_ray.launch.embedded import EmbeddedRecord
 
 
+check_head = connect._check_head
+
+
 @pytest.fixture(autouse=True)
 def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a process that is on no Ray yet, whatever other tests of this one have joined."""
+    """As in a process that is on no Ray yet, whatever other tests of this one have joined.
+
+    Those who listen here are no heads, and are not asked.
+    """
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(connect, "_check_head", lambda _: None)
 
 
 @pytest.mark.parametrize(
@@ -36,6 +43,18 @@ def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_address_where_nobody_listens_is_refused_without_asking_ray(address: str) -> None:
     with pytest.raises(ConnectError, match=r"no Ray cluster answers at .*ray start"):
         join_ray(address)
+
+
+def test_a_head_that_takes_connections_and_does_not_answer_is_named_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connect, "HEAD_ANSWER_S", 0.5)
+    monkeypatch.setattr(connect, "_check_head", check_head)
+    monkeypatch.setattr(connect, "take_token", lambda _: None)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(ConnectError, match=r"does not answer within 0.5 s.*gcs_server"):
+            join_ray(address)
 
 
 def test_an_environment_that_asks_for_rays_remote_client_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
