@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import ipaddress
 import logging
 import os
@@ -297,7 +298,7 @@ def _check_head(address: str) -> None:
 
     def ask() -> None:
         with contextlib.suppress(Exception):
-            raylet: Any = ray._raylet
+            raylet: Any = importlib.import_module("ray._raylet")
             raylet.GcsClient(address=address).internal_kv_get(b"session_name", b"session")
         has_answered.set()
 
@@ -305,9 +306,9 @@ def _check_head(address: str) -> None:
     threading.Thread(target=ask, name="pulsar-ray-head", daemon=True).start()
     if not has_answered.wait(HEAD_ANSWER_S):
         raise ConnectError(
-            f"Ray's head at {address} takes connections, and does not answer within {HEAD_ANSWER_S:g} s: look at "
-            "its process `gcs_server`, which may stand still or have too much to do; `ray stop --force` there "
-            "ends it"
+            f"Ray's head at {address} takes connections, and does not answer within {HEAD_ANSWER_S:g} s: look "
+            "at its process `gcs_server`, which may stand still or have too much to do; `ray stop --force` "
+            "there ends it"
         )
 
 

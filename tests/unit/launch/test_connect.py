@@ -23,8 +23,7 @@ from pulsar_ray.launch import connect
 from pulsar_ray.launch.connect import join_ray
 from pulsar_ray.launch.embedded import EmbeddedRecord
 
-
-check_head = connect._check_head
+CHECK_HEAD = connect._check_head
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +48,7 @@ def test_a_head_that_takes_connections_and_does_not_answer_is_named_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connect, "HEAD_ANSWER_S", 0.5)
-    monkeypatch.setattr(connect, "_check_head", check_head)
+    monkeypatch.setattr(connect, "_check_head", CHECK_HEAD)
     monkeypatch.setattr(connect, "take_token", lambda _: None)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
