@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import ipaddress
 import logging
 import os
@@ -24,7 +23,7 @@ from pulsar_ray.config import Settings
 from pulsar_ray.errors import ConnectError, ForkedClient
 from pulsar_ray.launch.broker_token import take_token
 from pulsar_ray.launch.embedded import ClientMark, EmbeddedRecord, join_embedded, read_record
-from pulsar_ray.launch.joined_ray import has_auth_token, reaching, share_auth_mode
+from pulsar_ray.launch.joined_ray import has_auth_token, head_answers, reaching, share_auth_mode
 from pulsar_ray.launch.listeners import Listener, split_address, takers, takers_on_loopback
 from pulsar_ray.launch.noted_cluster import environment_cluster, note_file, noted_cluster
 from pulsar_ray.launch.ray_output import quiet_ray_output, ray_was_joined
@@ -289,26 +288,12 @@ def _check_answers(address: str) -> None:
 
 
 def _check_head(address: str) -> None:
-    """Raise ConnectError if Ray's head at host:port does not answer in time.
-
-    Where its process stands still, connections are taken and nothing else, and `ray.init` would wait for
-    minutes. Any other answer is left to that.
-    """
-    has_answered = threading.Event()
-
-    def ask() -> None:
-        with contextlib.suppress(Exception):
-            raylet: Any = importlib.import_module("ray._raylet")
-            raylet.GcsClient(address=address).internal_kv_get(b"session_name", b"session")
-        has_answered.set()
-
-    # Nothing ends a call that hangs: its thread stays until the process ends.
-    threading.Thread(target=ask, name="pulsar-ray-head", daemon=True).start()
-    if not has_answered.wait(HEAD_ANSWER_S):
+    """Raise ConnectError if Ray's head at host:port does not answer in time."""
+    if not head_answers(address, HEAD_ANSWER_S):
         raise ConnectError(
-            f"Ray's head at {address} takes connections, and does not answer within {HEAD_ANSWER_S:g} s: look "
-            "at its process `gcs_server`, which may stand still or have too much to do; `ray stop --force` "
-            "there ends it"
+            f"Ray's head at {address} takes connections, and does not answer within {HEAD_ANSWER_S:g} s: "
+            "look at its process `gcs_server`, which may stand still or have too much to do; `ray stop "
+            "--force` there ends it"
         )
 
 

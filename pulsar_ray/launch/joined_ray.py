@@ -84,6 +84,24 @@ def has_auth_token() -> bool:
     )
 
 
+def head_answers(address: str, wait_s: float) -> bool:
+    """Whether Ray's head at host:port answers anything within `wait_s` seconds.
+
+    Where its process stands still, connections are taken and nothing else, and `ray.init` waits for minutes.
+    """
+    has_answered = threading.Event()
+
+    def ask() -> None:
+        with contextlib.suppress(Exception):  # left to `ray.init`, which says more
+            raylet: Any = ray._raylet
+            raylet.GcsClient(address=address).internal_kv_get(b"session_name", b"session")
+        has_answered.set()
+
+    # Nothing ends a call that hangs: its thread stays until the process ends.
+    threading.Thread(target=ask, name="pulsar-ray-head", daemon=True).start()
+    return has_answered.wait(wait_s)
+
+
 def leave_ray(wait_s: float) -> bool:
     """Leave a Ray that has gone, once no thread is inside it.
 
