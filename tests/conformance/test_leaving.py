@@ -17,6 +17,7 @@ from pulsar_ray.client.options.policies import ConsumerDeadLetterPolicy
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.enums import ConsumerType
 from tests.conformance.broker import Broker, numbers, receive
+from tests.conformance.event_loop import turns
 
 pytestmark = pytest.mark.usefixtures("carriers_are_kept")
 
@@ -90,10 +91,14 @@ def test_an_asyncio_client_leaves_also_when_its_loop_has_stopped(broker: Broker)
         consumer = await client.subscribe(topic, "s", ConsumerType.Shared, receiver_queue_size=1)
         await consumer.receive()
 
-    loop.run_until_complete(take(broker.asyncio_client()))
+    client = broker.asyncio_client()
+    loop.run_until_complete(take(client))
     LAST_WORDS.speak()
     again = broker.client().subscribe(topic, "s", ConsumerType.Shared)
     assert sorted((m.data(), m.failures) for m in receive(again, 2)) == [(m, 0) for m in numbers(0, 2)]
+    # The loop closes its sockets only while it runs.
+    client.shutdown()
+    loop.run_until_complete(turns(10))
     loop.close()
 
 
