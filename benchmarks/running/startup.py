@@ -55,7 +55,7 @@ def run(env: Environment) -> list[Row]:
 
 
 def _actors(env: Environment) -> list[Row]:
-    """What actors take on a Ray and a broker that run, by turns with as many bare ones."""
+    """Measure how long actors take to start, by turns with as many bare ones."""
     found: dict[str, list[float]] = {}
 
     def note(name: str, value: float) -> None:

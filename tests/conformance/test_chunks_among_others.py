@@ -60,17 +60,17 @@ def test_messages_batches_tables_and_chunks_of_every_codec_share_a_topic(
     assert sorted(rows) == sorted(sent)
 
 
-def test_bulk_sends_are_not_cut(broker: Broker, client: Client) -> None:
-    """A column is one block after the other: what fits in none is refused, and the remedy is `send`."""
+def test_bulk_sends_are_cut_where_chunks_are_allowed(broker: Broker, client: Client) -> None:
     topic = broker.topic()
-    producer = client.create_producer(topic, chunking_enabled=True)
     consumer = client.subscribe(topic, "s")
+    whole = client.create_producer(topic)
     with pytest.raises(MessageTooBig):
-        producer.send_many([b"small", bytes(6_000_000)])
-    with pytest.raises(MessageTooBig):
-        producer.send_arrow(pa.table({"value": [bytes(6_000_000)]}))
-    producer.send(bytes(6_000_000))
-    assert values(consumer, 2) == [b"small", bytes(6_000_000)], "what stood before it was sent"
+        whole.send_many([b"small", bytes(6_000_000)])
+    producer = client.create_producer(topic, chunking_enabled=True)
+    producer.send_many([bytes(6_000_001), b"behind"])
+    producer.send_arrow(pa.table({"value": [bytes(6_000_002)]}))
+    wanted = [b"small", bytes(6_000_001), b"behind", bytes(6_000_002)]
+    assert values(consumer, 4) == wanted, "what stood before the refused one was sent"
 
 
 def test_with_deduplication_it_is_stored_once(make_broker: Any) -> None:

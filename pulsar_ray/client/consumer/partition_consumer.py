@@ -95,6 +95,7 @@ class PartitionConsumer:
         self._owner = owner
         self._incarnation = secrets.randbits(63) | 1
         self._joined = 0
+        self._moves: dict[str, Any] | None = None
 
     def forked(self, lock: threading.Lock) -> None:
         """Send nothing more, in a forked child."""
@@ -187,6 +188,7 @@ class PartitionConsumer:
         # Before any credit: a dispatcher that does not know them must not deliver these messages again.
         self.requests.send_all()
         self.unreadable.report_again(opened.generation)
+        self._report_moves_again()
         self.ack_sender.flush()
         self.ack_sender.nacks_added()
         self.deliveries.send_credit()
@@ -232,10 +234,19 @@ class PartitionConsumer:
 
         `error` is why more were not, or empty.
         """
-        arguments = {"moved": moved, "error": error}
-        self.link.request_async(
-            lambda rid: self.session.control(rid, "report_moves", arguments), lambda _value, _error: None
-        )
+        self._moves = {"moved": moved, "error": error}
+        self._report_moves_again()
+
+    def _report_moves_again(self) -> None:
+        """Send the last report, which may have been lost with its connection.
+
+        The numbers are absolute.
+        """
+        arguments = self._moves
+        if arguments is not None:
+            self.link.request_async(
+                lambda rid: self.session.control(rid, "report_moves", arguments), lambda _value, _error: None
+            )
 
     def has_more_arguments(self) -> dict[str, Any]:
         """Arguments of `has_more`: the deliveries that have arrived."""

@@ -14,6 +14,7 @@ from pulsar_ray.model.enums import ConsumerType, SubscriptionMode
 from pulsar_ray.model.generation import after_seeks
 from pulsar_ray.session.requests import (
     Acknowledge,
+    Call,
     CloseEndpoint,
     ConsumerOpened,
     NegativeAcknowledge,
@@ -280,3 +281,19 @@ def test_acknowledged_rows_that_come_again_count_as_handed_over_and_are_told() -
     view = CounterView.open(counter.name)
     assert view is not None
     assert view.read() == 6
+
+
+def test_the_last_report_of_moved_messages_is_made_again_on_a_new_connection() -> None:
+    partition, link = open_partition(core_of())
+
+    def reported() -> list[dict[str, Any]]:
+        calls = [request for request in link.answer_all(SessionLost("")) if isinstance(request, Call)]
+        return [call.arguments for call in calls if call.method == "report_moves"]
+
+    partition.opened(ConsumerOpened(0, "c", EPOCH, resumed=True, generation=0))
+    assert reported() == []
+    partition.report_moves(3, "")
+    assert reported() == [{"moved": 3, "error": ""}]
+    partition.session.on_detached()
+    partition.opened(ConsumerOpened(0, "c", EPOCH, resumed=True, generation=0))
+    assert reported() == [{"moved": 3, "error": ""}]
