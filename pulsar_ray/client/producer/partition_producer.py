@@ -18,6 +18,7 @@ from pulsar_ray.errors import (
     IncarnationForgotten,
     PulsarException,
     Timeout,
+    TopicNotFound,
     WrongNode,
     error_from,
 )
@@ -55,6 +56,9 @@ class PartitionProducer:
         self._pending_close = PendingClose()
         self._topic_epoch = NO_EPOCH
         """In which the producer has the topic for itself."""
+        self._attached_to: AttachReply | None = None
+        self._opened_at = ""
+        """The directory of the partition at which the producer was open last."""
         self._held_because = ""
         """Why the partition stores nothing of the producer, until it is open there again."""
         notify_of_forks(self)
@@ -67,7 +71,7 @@ class PartitionProducer:
 
     def open(self, deadline: float) -> None:
         """Open at the partition. Raises ProducerBusy, or what attaching raises."""
-        self.link.ensure_attached(deadline)
+        self._attached_to = self.link.ensure_attached(deadline)
         if self._options.access_mode == ProducerAccessMode.WaitForExclusive:
             deadline = time.monotonic() + _FOREVER_S
         try:
@@ -77,6 +81,7 @@ class PartitionProducer:
             ClosingEndpoint(self.link, self.producer_id, self._pending_close)
             raise
         self._topic_epoch = opened.topic_epoch
+        self._opened_at = self._attached_to.directory
         self.queue.begin(opened)
         self.link.add_endpoint(self.producer_id, self)
         self.queue.resume(opened, self.link.carrier)
@@ -123,6 +128,7 @@ class PartitionProducer:
 
         The queue then writes all unconfirmed blocks again, in order.
         """
+        self._attached_to = attached
         self._request_open()
 
     def _request_open(self) -> None:
@@ -138,15 +144,26 @@ class PartitionProducer:
 
     def _reopened(self, opened: ProducerOpened, carrier: Connection) -> None:
         self._topic_epoch = opened.topic_epoch
+        if self._attached_to is not None:
+            self._opened_at = self._attached_to.directory
         self._held_because = ""
         self.queue.resume(opened, carrier)
 
     def _not_reopened(self, error: PulsarException) -> None:
         if isinstance(error, IncarnationForgotten):
-            self.queue.start_over(error)
+            self.queue.start_over(self._replaced() or error)
             self._request_open()
         else:
             self.fail(error)
+
+    def _replaced(self) -> TopicNotFound | None:
+        """Return the error of what was on its way to a topic that was replaced."""
+        if self._attached_to is None or self._opened_at in ("", self._attached_to.directory):
+            return None
+        return TopicNotFound(
+            f"{self.route.topic} was deleted while this message was on its way, and another topic of that "
+            "name is there now, which does not have it: send it again, the producer goes on there"
+        )
 
     def _request_open_unless_open(self) -> None:
         if not self.queue.is_open:

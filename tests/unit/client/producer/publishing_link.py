@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -134,11 +135,11 @@ class PublishingLink:
 
     # --- the partition's side ---------------------------------------------------------------------
 
-    def attach(self, carrier: str) -> None:
-        """A carrier stands; endpoints open again."""
+    def attach(self, carrier: str, directory: str = ATTACHED.directory) -> None:
+        """A carrier stands, to the partition of a directory; endpoints open again."""
         self.carrier = carrier
         for endpoint in list(self.endpoints.values()):
-            endpoint.reopen(ATTACHED)
+            endpoint.reopen(dataclasses.replace(ATTACHED, directory=directory))
 
     def lose(self) -> None:
         """The carrier is lost, and with it each answer that has not come."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pulsar_ray.client.options.producer_options import ProducerOptions
+from pulsar_ray.client.producer.blocks.send_callbacks import ErrorCallback
 from pulsar_ray.client.producer.partition_producer import PartitionProducer
 from pulsar_ray.client.producer.queue import partition_access
 from pulsar_ray.errors import (
@@ -47,6 +48,16 @@ def open_producer(**options: Any) -> tuple[PublishingLink, PartitionProducer]:
 
 def last_asked(link: PublishingLink) -> Any:
     return link.asked[-1][0]
+
+
+class Failures(ErrorCallback):
+    """Keeps the errors of sends."""
+
+    def __init__(self) -> None:
+        self.came: list[PulsarException] = []
+
+    def failed(self, error: PulsarException) -> None:
+        self.came.append(error)
 
 
 class Results:
@@ -145,6 +156,21 @@ def test_an_actor_that_could_not_just_now_is_asked_again_soon() -> None:
     assert len(link.asked) == 2
     link.asked[-1][1](opened(), None)
     assert producer.is_connected
+
+
+def test_what_was_on_its_way_to_a_topic_that_another_one_replaced_says_so() -> None:
+    link, producer = open_producer()
+    failures = Failures()
+    producer.queue.enqueue(b"a", failures)
+    link.lose()
+    link.attach("second", directory="/another")
+    link.asked[-1][1](None, IncarnationForgotten("not remembered"))
+    (error,) = failures.came
+    assert isinstance(error, TopicNotFound)
+    assert "was deleted while this message was on its way" in error.text
+    link.asked[-1][1](opened(), None)
+    producer.queue.enqueue(b"b", Results())
+    assert link.seqs("second") == [0], "it goes on there"
 
 
 def test_forgotten_it_fails_its_sends_and_opens_as_another_one() -> None:
