@@ -13,6 +13,7 @@ import ray
 from ray.exceptions import ObjectStoreFullError, OutOfDiskError, RayError, RayTaskError
 
 from pulsar_ray.errors import ObjectStoreFull
+from pulsar_ray.transport import this_ray
 
 _log = logging.getLogger(__name__)
 PATIENCE_S = 120.0
@@ -30,7 +31,7 @@ def store_full(
     """Return the error to raise for work that found a store full.
 
     None if it failed of something else. `work` says what it was ("reading topic t"), `remedy` how it needs
-    less, `node_id` where it took place unless Ray says.
+    less, `node_id` where it took place unless Ray says; None is this process's node.
     """
     address = None
     if isinstance(failed, RayTaskError):
@@ -56,11 +57,13 @@ def _where(node_id: str | None, address: str | None) -> str:
         nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     except RayError:
         nodes = []
+    if node_id is None and address is None:  # it was this process that asked for room
+        node_id = this_ray.node_id()
     for node in nodes:
         if node["Alive"] and (address == node["NodeManagerAddress"] or node_id == node["NodeID"]):
             size = node["Resources"].get("object_store_memory", 0.0) / _MIB
             return f"node {node['NodeManagerHostname']} ({node['NodeManagerAddress']}), of {size:,.0f} MiB,"
-    return f"node {address or node_id or 'unknown'}"
+    return f"node {address or node_id}"
 
 
 @contextmanager
@@ -69,15 +72,19 @@ def naming_full_stores(work: str, remedy: str) -> Iterator[None]:
     try:
         yield
     except RayError as error:
-        if (full := store_full(error, work, remedy)) is not None:
+        full = store_full(error, work, remedy)
+        if full is None:
+            raise
+        try:
             raise full from None
-        raise
+        finally:
+            del full  # with its traceback it would keep this frame, and all above
 
 
 def tried_while_full(step: Callable[[], T], pause: Callable[[float], bool]) -> T:
     """Make a step, again while it raises ObjectStoreFull, with PATIENCE_S of pauses.
 
-    All that a failed step had in the store must be given up by then: others may wait for that room.
+    All that a failed step had in the store is given up by then: others may wait for that room.
     `pause(seconds)` waits, and says whether to give up.
     """
     waited_s, pause_s = 0.0, _FIRST_PAUSE_S
@@ -85,9 +92,13 @@ def tried_while_full(step: Callable[[], T], pause: Callable[[float], bool]) -> T
         try:
             return step()
         except ObjectStoreFull as error:
-            if waited_s >= PATIENCE_S or pause(pause_s):
-                raise
-            _log.warning("trying again: %s", error.text)
+            full = error.again()
+        # Behind the handler: the first error's traceback keeps the step's frames, which refer to its blocks.
+        if waited_s >= PATIENCE_S:
+            raise full
+        _log.warning("trying again in %g s: %s", pause_s, full.text)
+        if pause(pause_s):
+            raise full
         waited_s += pause_s
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 

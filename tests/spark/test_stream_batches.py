@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -234,6 +234,27 @@ def test_a_listed_topic_that_is_deleted_ends_a_query_unless_messages_may_be_lost
     publish(topics[1], numbered(40, 45))
     streamer.stream()
     assert Counter(streamer.values()) == Counter([*numbered(30), *numbered(40, 45)])
+
+
+@pytest.mark.parametrize("limits", [BatchLimits(), BatchLimits(messages=4)])
+@pytest.mark.parametrize("may_lose", [False, True])
+def test_a_listed_topic_that_is_deleted_while_a_query_runs_to_the_ends_that_it_saw(
+    broker: Broker, publish: Publish, limits: BatchLimits, may_lose: bool
+) -> None:
+    topics = [broker.topic(), broker.topic()]
+    streamer = Streamer(broker, topics)
+    streamer.limits, streamer.may_lose = limits, may_lose
+    for number, topic in enumerate(topics):
+        publish(topic, numbered(number * 10, number * 10 + 10))
+    with ExitStack() as stack:
+        batches, _ = streamer.opened(stack)
+        batches.begin("earliest")
+        ends = batches.ends()
+        broker.admin().topics.delete(topics[1], force=True)
+        with nullcontext() if may_lose else pytest.raises(DataLost, match=f"{topics[1]} was deleted"):
+            while (batch := batches.plan_next(ends)) is not None:
+                batches.run(batch, ends)
+    assert streamer.values() == (numbered(10) if may_lose else [])
 
 
 def test_a_topic_that_was_never_there_is_named(broker: Broker) -> None:

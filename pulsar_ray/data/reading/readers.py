@@ -265,7 +265,10 @@ def _blocks_of(finished: _Running) -> ReadBlocks:
         read_range = finished.work.read_range
         full = store_full(error, f"reading {read_range.topic}", LESS_AT_ONCE, read_range.node_id)
         if full is not None:
-            raise full from None
+            try:
+                raise full from None
+            finally:
+                del full  # with its traceback it would keep the blocks of the whole read
         if isinstance(error, RayTaskError) and isinstance(error.cause, PulsarException):
             raise error.cause from None
         raise

@@ -16,7 +16,6 @@ from pulsar_ray.errors import PulsarException, TopicNotFound
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.position import Position
 from pulsar_ray.model.topic_name import TopicName
-from pulsar_ray.transport.cluster import PartitionRoute
 from pulsar_ray_spark.landing.topic_source import TopicSource
 from pulsar_ray_spark.streaming.batch_limits import Measured
 from pulsar_ray_spark.streaming.planned_batch import BEGINNING, Place
@@ -50,10 +49,17 @@ class QueryTopics:
     ) -> Measured:
         """Where so many messages end; see `measure_range` of a partition.
 
-        From then on the partition keeps its messages for the query.
+        From then on the partition keeps its messages for the query. Raises DataLost if its topic was
+        deleted, unless messages may be lost: it has none then.
         """
+        try:
+            route = self._source.held(partition)
+        except TopicNotFound:
+            if not self._may_lose:
+                raise self._source.gone(partition) from None
+            return Measured(end, 0, 0)
         answer = self._calls.ask_partition(
-            self._held(partition),
+            route,
             "measure_range",
             first=[*first.position],
             batch_index=first.batch_index,
@@ -64,14 +70,6 @@ class QueryTopics:
         )
         place = Place(Position(*answer["end"]), answer["batch_index"])
         return Measured(place, answer["messages"], answer["stored_bytes"])
-
-    def _held(self, partition: str) -> PartitionRoute:
-        try:
-            return self._source.held(partition)
-        except TopicNotFound:
-            if self._may_lose:
-                raise
-            raise self._source.gone(partition) from None
 
     def wake_dispatchers(self, partitions: Iterable[str]) -> None:
         """Have the dispatchers started that will acknowledge, once each, without waiting for them.

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
+import weakref
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +15,9 @@ from ray.exceptions import ObjectStoreFullError, OutOfDiskError, RayError, RayTa
 
 from pulsar_ray.data import failing_actors, full_store
 from pulsar_ray.data.full_store import naming_full_stores, store_full, tried_while_full
+from pulsar_ray.data.reading import readers
 from pulsar_ray.errors import InvalidConfiguration, ObjectStoreFull, Timeout
+from pulsar_ray.transport import this_ray
 
 REMEDY = "read fewer columns"
 
@@ -29,6 +35,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> None:
         for number in range(3)
     ]
     monkeypatch.setattr(ray, "nodes", lambda: known)
+    monkeypatch.setattr(this_ray, "node_id", lambda: "id-2")
 
 
 def of_task(cause: Exception, address: str = "10.0.0.2") -> RayError:
@@ -46,6 +53,7 @@ def test_a_full_store_is_named_with_its_node_and_the_remedy(cause: Exception) ->
         "host-0 (10.0.0.0), of 80 MiB": store_full(cause, "reading t", REMEDY, "id-0"),
         "node id-1 is full": store_full(cause, "reading t", REMEDY, "id-1"),
         "node 10.0.0.9 is full": store_full(of_task(cause, "10.0.0.9"), "reading t", REMEDY),
+        "host-2 (10.0.0.2), of 80 MiB, ": store_full(cause, "reading t", REMEDY),
     }
     for where, error in found.items():
         assert error is not None
@@ -118,6 +126,75 @@ def test_work_that_is_stopped_is_not_tried_again() -> None:
     with pytest.raises(ObjectStoreFull):
         tried_while_full(step, step.pause)
     assert len(step.pauses) == 2
+
+
+class Block:
+    """Takes room in the store for as long as somebody refers to it."""
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """Let nothing but references keep objects."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def fetch(_blocks: list[Block]) -> None:
+    with naming_full_stores("fetching", REMEDY):
+        raise of_task(OutOfDiskError())
+
+
+def read(blocks: list[Block]) -> None:
+    work: Any = SimpleNamespace(read_range=SimpleNamespace(topic="t", node_id="id-0"))
+    reading: Any = SimpleNamespace(work=work, blocks=blocks)
+    readers._blocks_of(reading)
+
+
+@pytest.mark.parametrize("work", [fetch, read])
+def test_what_failed_work_had_in_the_store_is_given_up_while_it_pauses(
+    work: Callable[[list[Block]], None], no_collector: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def get(_block: Any) -> None:
+        raise of_task(OutOfDiskError())
+
+    monkeypatch.setattr(ray, "get", get)
+    had: list[weakref.ref[Block]] = []
+    kept: list[int] = []
+
+    def step() -> None:
+        blocks = [Block() for _ in range(3)]
+        had.extend(map(weakref.ref, blocks))
+        work(blocks)
+
+    def pause(_seconds: float) -> bool:
+        kept.append(sum(block() is not None for block in had))
+        return len(kept) == 2
+
+    with pytest.raises(ObjectStoreFull):
+        tried_while_full(step, pause)
+    assert kept == [0, 0]
+
+
+@pytest.mark.parametrize("work", [fetch, read])
+def test_what_failed_work_had_in_the_store_goes_with_its_error(
+    work: Callable[[list[Block]], None], no_collector: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def get(_block: Any) -> None:
+        raise of_task(OutOfDiskError())
+
+    monkeypatch.setattr(ray, "get", get)
+    blocks = [Block()]
+    had = weakref.ref(blocks[0])
+
+    def failed(blocks: list[Block]) -> None:
+        with pytest.raises(ObjectStoreFull):
+            work(blocks)
+
+    failed(blocks)
+    del blocks
+    assert had() is None
 
 
 def test_other_errors_are_raised_at_once() -> None:
