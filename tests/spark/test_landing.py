@@ -331,6 +331,20 @@ def test_a_listed_topic_that_is_deleted_ends_a_landing_unless_messages_may_be_lo
     assert sorted(lander.values()) == sorted([*numbered(30), *numbered(40, 45)])
 
 
+def test_files_that_were_landed_before_their_topic_was_deleted_are_no_loss(
+    broker: Broker, publish: Publish, tmp_path: Path
+) -> None:
+    topic = broker.topic()
+    lander = Lander(broker, re.compile(r"persistent://public/default/t\d+"), tmp_path / "landed")
+    publish(topic, numbered(10))
+    with pytest.raises(Killed):
+        lander.land(killer=Killer(6))  # the file is there, and nothing is acknowledged
+    assert len(lander.files()) == 1
+    broker.admin().topics.delete(topic, force=True)
+    lander.land()
+    assert lander.values() == numbered(10)
+
+
 def test_a_landing_whose_messages_were_truncated_ends_with_the_error(
     broker: Broker, publish: Publish, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from pulsar_ray.clock import Clock
 from pulsar_ray.data.planning.plan import Bound
+from pulsar_ray.errors import DataLost
 from pulsar_ray.model.position import Position
 from pulsar_ray_spark.errors import LandingMismatch
 from pulsar_ray_spark.landing.file_writing import FileJob, WrittenFile
@@ -144,8 +145,13 @@ class RoundRunner:
         with ExitStack() as leases:
             jobs = []
             for file in landing_round.files:
-                leased = leases.enter_context(self._source.leased(file))
                 name, planned_ms = landing_round.name_of(file), landing_round.planned_ms
+                try:
+                    leased = leases.enter_context(self._source.leased(file))
+                except DataLost:
+                    if self._folder.has(name):
+                        continue  # landed before its topic was deleted
+                    raise
                 jobs.append(
                     FileJob(
                         leased.read_range,
