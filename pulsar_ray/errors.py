@@ -438,8 +438,8 @@ class DiskSpaceLow(BrokerPersistenceError):
 class ObjectStoreFull(MemoryBufferIsFull):
     """An object store of Ray has no room, nor has its spill disk.
 
-    The text names the node, the size of its store and what to do. Streams, landings and writes try again for
-    two minutes before they raise it.
+    The text names the node, the size of its store and what to do. Streams and writes try again for minutes
+    before they raise it; a landing goes on trying.
     """
 
 

@@ -13,7 +13,7 @@ import ray
 
 from pulsar_ray.actors.controller import Controller
 from pulsar_ray.actors.options import create
-from pulsar_ray.broker.catalog.founding import StartPermission, decide
+from pulsar_ray.broker.catalog.founding import StartPermission, decide, is_for_cluster
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import BrokerNotFounded, PulsarException
 from pulsar_ray.launch.kill_actors import kill_stores
@@ -45,7 +45,8 @@ def bring_up(settings: Settings, word: StartPermission) -> dict[str, Any]:
     if order.kind == "found":
         # Nothing lies in these directories, but perhaps the broker of others runs, whose catalog is away.
         refuse_without_controller()
-    order = dataclasses.replace(order, is_of_ray_cluster=not is_ray_of_a_program())
+    is_of_cluster = not is_ray_of_a_program() and is_for_cluster(order, word, reports)
+    order = dataclasses.replace(order, is_of_ray_cluster=is_of_cluster)
     controller = create(Controller, CONTROLLER, order.node_id, settings.data_dir, settings, order)
     try:
         with translated("starting the broker"):

@@ -66,8 +66,6 @@ class CatalogOrder:
 
     It is carried out once, however often the actor restarts: `generation` stands in the catalog and in the
     store beside it from then on.
-
-    `generation` stands in the catalog and in the store beside it from then on.
     """
 
     node_id: str
@@ -75,7 +73,7 @@ class CatalogOrder:
     cluster_id: str
     generation: str
     is_of_ray_cluster: bool = False
-    """Whether `ray start` began the Ray, and no program that it ends with."""
+    """Whether its stores are for a Ray that `ray start` began; see `is_for_cluster`."""
 
 
 def decide(
@@ -126,6 +124,19 @@ def _first_choice(reports: Sequence[NodeReport], here: str, head: str) -> str:
     stores = {report.node_id for report in reports if report.store is not None}
     is_usable = any(report.node_id == head and report.problem is None for report in reports)
     return head if is_usable and (head in stores or here not in stores) else here
+
+
+def is_for_cluster(order: CatalogOrder, word: StartPermission, reports: Iterable[NodeReport]) -> bool:
+    """Whether stores that serve on a Ray of `ray start` belong to that from now on.
+
+    What an embedded broker has begun stays open to it where a program only met it on such a Ray: nobody has
+    said that it moves, and it is one store alone.
+    """
+    stores = {
+        report.store.store_id: report.store for report in members_of(reports) if report.store is not None
+    }
+    is_of_cluster = any(store.is_of_ray_cluster for store in stores.values())
+    return order.kind != "open" or word.may_found or is_of_cluster or len(stores) > 1
 
 
 def members_of(reports: Iterable[NodeReport]) -> list[NodeReport]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -16,6 +17,7 @@ from pulsar_ray.broker.catalog.founding import (
     check_is_ours,
     check_may_make,
     decide,
+    is_for_cluster,
     new_range,
     place_of_catalog,
 )
@@ -59,6 +61,11 @@ def head(name: str, cluster: str, *generations: str) -> NodeReport:
 
 def worker(name: str, cluster: str, *generations: str, catalog: str) -> NodeReport:
     return node(name, store=store(name, cluster, *generations, catalog=catalog), has_partitions=True)
+
+
+def of_cluster(report: NodeReport) -> NodeReport:
+    assert report.store is not None
+    return replace(report, store=replace(report.store, is_of_ray_cluster=True))
 
 
 def decided(
@@ -107,6 +114,26 @@ def test_a_broker_is_founded_on_the_head_whoever_asks(reports: tuple[NodeReport,
 def test_a_lost_catalog_without_a_place_is_made_anew_on_the_head() -> None:
     reports = (node("a"), worker("b", "x", "g1", catalog="c"), node("h"))
     assert decide(reports, REBUILDER, here="a", head="h", new_id=lambda: "new").node_id == "h"
+
+
+@pytest.mark.parametrize(
+    ("word", "reports", "is_cluster"),
+    [
+        (FOUNDER, (node("a"),), True),
+        (REBUILDER, (worker("a", "x", "g1", catalog="c"),), True),
+        # What an embedded broker has begun: a program meets it, or `pulsar-ray start` says that it moves.
+        (NOBODY, (head("a", "x", "g1"), node("b")), False),
+        (FOUNDER, (head("a", "x", "g1"), node("b")), True),
+        (NOBODY, (head("a", "x", "g1"), worker("b", "x", "g1", catalog="a")), True),
+        (NOBODY, (of_cluster(head("a", "x", "g1")),), True),
+    ],
+)
+def test_stores_are_of_a_cluster_where_somebody_has_said_so(
+    word: StartPermission, reports: tuple[NodeReport, ...], is_cluster: bool
+) -> None:
+    assert is_for_cluster(decided(word, *reports), word, reports) is is_cluster
+    # Two nodes of Ray may share one machine.
+    assert is_for_cluster(decided(word, *reports), word, [*reports, *reports]) is is_cluster
 
 
 def test_a_store_knows_where_the_catalog_is() -> None:
