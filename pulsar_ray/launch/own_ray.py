@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 
 from pulsar_ray.closed_places import make_closed_directory
@@ -70,6 +71,7 @@ def start_ray(*, has_dashboard: bool = False) -> tuple[str, str]:
 
 def _started_ray(has_dashboard: bool) -> Any:
     deadline = time.monotonic() + PATIENCE_S
+    others = set(psutil.Process().children(recursive=True))
     for attempt in itertools.count(1):
         try:
             return _init_ray(has_dashboard)
@@ -77,8 +79,9 @@ def _started_ray(has_dashboard: bool) -> Any:
             if not _came_late(error):
                 raise
             # Ray gives itself 30 s, and its raylet less for each of its agents, which a busy machine may
-            # exceed; what it has started by then is of no use.
+            # exceed; what it has started by then is of no use, and Ray itself has lost sight of it.
             stop_ray()
+            _end_children(but=others)
             if time.monotonic() >= deadline:
                 raise ConnectError(
                     f"Ray did not come up on this machine in {PATIENCE_S:.0f} s, tried {attempt} times "
@@ -87,6 +90,14 @@ def _started_ray(has_dashboard: bool) -> Any:
                     f"so that none has to start; Ray's logs are below {ray_directory()}"
                 ) from None
     raise AssertionError
+
+
+def _end_children(*, but: set[psutil.Process]) -> None:
+    ended = set(psutil.Process().children(recursive=True)) - but
+    for process in ended:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(ended, _END_S)
 
 
 def _came_late(error: Exception) -> bool:

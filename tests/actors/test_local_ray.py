@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,6 +38,31 @@ def test_a_ray_that_comes_too_late_is_started_again(starts: list[Any]) -> None:
     starts[:] = [STARTED, LATE, LATE]
     assert start_ray(has_dashboard=True) == ("192.0.2.1:6379", "http://192.0.2.1:8265")
     assert not starts
+
+
+def test_nothing_stays_of_a_ray_that_came_too_late(
+    starts: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[subprocess.Popen[bytes]] = []
+
+    def begin() -> None:
+        begun.append(subprocess.Popen(["sleep", "600"]))
+
+    def init(**_: Any) -> Any:
+        begin()
+        raise LATE
+
+    begin()  # of the program's own
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(own_ray, "PATIENCE_S", 0.0)
+    try:
+        with pytest.raises(ConnectError):
+            start_ray()
+        assert [process.poll() is None for process in begun] == [True, False]
+    finally:
+        for process in begun:
+            process.kill()
+            process.wait()
 
 
 def test_a_ray_that_never_comes_is_a_typed_error_that_says_what_to_do(
