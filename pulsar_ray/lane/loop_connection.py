@@ -229,7 +229,7 @@ class LoopConnection(asyncio.BufferedProtocol):
     def _lose(self, error: PulsarException) -> None:
         if self._lost is not None:
             return
-        self._lost = error
+        self._lost = error.again()
         self._end()
         handler: Any = self._handler
         handler.on_lost(self, error)

@@ -25,11 +25,12 @@ def brokers() -> None:
 def list_brokers(target: Target) -> None:
     """Show the hosts of the nodes that store, one a line.
 
-    Those that are away are named on standard error.
+    Those that are lost, or away with partitions, are named on standard error.
     """
     with target.asked() as admin:
-        hosts = admin.brokers.list()
-        missing = [node for node in admin.brokers.nodes() if node.state in ("away", "lost")]
+        hosts, nodes = admin.brokers.list(), admin.brokers.nodes()
+    # Nobody misses a store without partitions: its node was scaled down, or it was replaced.
+    missing = [node for node in nodes if node.state == "lost" or (node.state == "away" and node.partitions)]
     for host in hosts:
         write_line(host)
     for node in missing:

@@ -122,7 +122,10 @@ def test_a_check_says_what_works_and_fails_if_anything_does_not(run: Run) -> Non
     target = FakeTarget()
     target.the_admin.answers = {
         "brokers.list": ["a", "b"],
-        "brokers.nodes": [BrokerNode("c", "away", "s", partitions=2, since_ms=10**12)],
+        "brokers.nodes": [
+            BrokerNode("c", "away", "s", partitions=2, since_ms=10**12),
+            BrokerNode("d", "away", "r", partitions=0, since_ms=10**12),
+        ],
         "brokers.healthcheck": [Health("1", "a", 0.5, 0.75)],
     }
     listed = run(target, "brokers", "list")
