@@ -48,6 +48,10 @@ def wait(target: Target, stores: int | None, timeout_seconds: float) -> None:
     Example:
       pulsar-ray start --expect-stores 3 && pulsar-ray wait --timeout-seconds 120
     """
+    if target.service_url == "local":
+        raise ConnectError(
+            "an embedded broker has one store, which serves with it: `wait` is for a Ray cluster"
+        )
     deadline = time.monotonic() + timeout_seconds
     last = ""
     with progress("waiting for the broker") as shown:
@@ -68,7 +72,7 @@ def wait(target: Target, stores: int | None, timeout_seconds: float) -> None:
 def _looked(target: Target, timeout_s: float) -> tuple[dict[str, Any] | None, str]:
     """The broker's description of itself, or why there is none yet."""
     try:
-        if target.service_url == "local" or not join_ray(target.service_url):
+        if not join_ray(target.service_url):
             return None, "no Ray cluster runs on this machine"
         described = asked_controller(partial(RayCluster().describe_broker, timeout_s))
     except (ConnectError, CatalogMissing) as error:  # the node of the catalog may come

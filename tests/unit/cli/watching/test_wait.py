@@ -103,3 +103,9 @@ def test_what_will_not_pass_by_itself_is_not_waited_for(answers: Say, run: Run) 
     result = run(Target(), "wait")
     assert result.exit_code == 1
     assert "/data belongs to user 7" in result.stderr
+
+
+def test_an_embedded_broker_is_not_waited_for(run: Run) -> None:
+    result = run(Target("local"), "wait")
+    assert result.exit_code == 1
+    assert "`wait` is for a Ray cluster" in result.stderr
