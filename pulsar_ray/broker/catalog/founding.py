@@ -127,10 +127,10 @@ def _first_choice(reports: Sequence[NodeReport], here: str, head: str) -> str:
 
 
 def is_for_cluster(order: CatalogOrder, word: StartPermission, reports: Iterable[NodeReport]) -> bool:
-    """Whether stores that serve on a Ray of `ray start` belong to that from now on.
+    """Whether a Ray of `ray start` has the stores that serve on it for good.
 
-    What an embedded broker has begun stays open to it where a program only met it on such a Ray: nobody has
-    said that it moves, and it is one store alone.
+    A single store that an embedded broker has made, and a program only met on such a Ray, stays open to both:
+    nobody has said that it moves.
     """
     stores = {
         report.store.store_id: report.store for report in members_of(reports) if report.store is not None
