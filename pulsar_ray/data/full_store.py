@@ -55,15 +55,15 @@ def store_full(
 def _where(node_id: str | None, address: str | None) -> str:
     try:
         nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+        if node_id is None and address is None:  # it was this process that asked for room
+            node_id = this_ray.node_id()
     except RayError:
         nodes = []
-    if node_id is None and address is None:  # it was this process that asked for room
-        node_id = this_ray.node_id()
     for node in nodes:
         if node["Alive"] and (address == node["NodeManagerAddress"] or node_id == node["NodeID"]):
             size = node["Resources"].get("object_store_memory", 0.0) / _MIB
             return f"node {node['NodeManagerHostname']} ({node['NodeManagerAddress']}), of {size:,.0f} MiB,"
-    return f"node {address or node_id}"
+    return f"node {address or node_id or 'unknown'}"
 
 
 @contextmanager
