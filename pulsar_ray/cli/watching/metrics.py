@@ -35,6 +35,7 @@ from pulsar_ray.monitoring.services import (
 
 GRAFANA_VARIABLE = "RAY_GRAFANA_HOST"
 DEFAULT_GRAFANA = "http://localhost:3000"
+_WITH_DASHBOARD = "on the head node, if Ray's dashboard runs there"
 DISABLED = "DISABLED"
 """Ray's word for: there is no Grafana."""
 
@@ -164,7 +165,7 @@ def show(target: Target, output_root: str | None, grafana_url: str) -> None:
             )
             _show("endpoint", f"{state.url} on {host}: {said}")
     discovery = session.discovery_file
-    _show("discovery", discovery if discovery.exists() else f"{discovery.name}, on the head node")
+    _show("discovery", discovery if discovery.exists() else f"{discovery.name}, {_WITH_DASHBOARD}")
     _show("dashboard", DASHBOARD_FILE)
     _show("alert rules", RULES_FILE)
     for name, said in services.items():
@@ -182,7 +183,7 @@ def _services(session: RaySession, output_root: str | None, grafana_url: str) ->
     try:
         monitoring = ray_monitoring(session.directory, output_root)
     except InvalidConfiguration:
-        return {"Prometheus": "Ray's settings for it are on the head node"}
+        return {"Prometheus": f"Ray's settings for it are {_WITH_DASHBOARD}"}
     prometheus = prometheus_state(monitoring.prometheus_url)
     if prometheus.problem:
         said = f"does not answer: {prometheus.problem}"
