@@ -72,8 +72,8 @@ def ray_monitoring(session: Path, output_root: str | None) -> RayMonitoring:
     if not dashboards.is_file():
         raise InvalidConfiguration(
             f"Ray has written no settings for Grafana to {root}: run this on the head node, where Ray's "
-            "dashboard runs (not with `ray start --include-dashboard=false`, and of an embedded broker only with "
-            "the setting embedded_dashboard). If it was started with "
+            "dashboard runs (not with `ray start --include-dashboard=false`; an embedded broker's with the "
+            "setting embedded_dashboard). If it was started with "
             f"{OUTPUT_ROOT_VARIABLE}, set that here too, or give --output-root"
         )
     folder = _read(dashboards, lambda settings: Path(settings["providers"][0]["options"]["path"]))
