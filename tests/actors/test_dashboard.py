@@ -80,6 +80,8 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     watched = Watched(data_dir, f"http://127.0.0.1:{free_port()}")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_PROMETHEUS_HOST", watched.prometheus_url)
+        # It is what writes the settings for Prometheus and Grafana.
+        patch.setenv("PULSAR_RAY_EMBEDDED_DASHBOARD", "1")
         patch.delenv("RAY_METRICS_OUTPUT_ROOT", raising=False)
         broker = subprocess.Popen(
             [*command_line(data_dir), "standalone"],
