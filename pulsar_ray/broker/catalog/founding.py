@@ -249,7 +249,7 @@ def place_of_catalog(store: StoreIdentity) -> str:
     if not store.cluster_id:
         return ""
     if store.catalog_store_id == store.store_id:
-        return f"the catalog of topics is here, on {store.catalog_host}: `pulsar-ray start` brings it up"
+        return f"the catalog of topics is on {store.catalog_host}, which is there: `pulsar-ray start` brings it up"
     return f"the catalog of topics is on {store.catalog_host} (store {store.catalog_store_id}): {REMEDIES}"
 
 
