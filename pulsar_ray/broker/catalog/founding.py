@@ -248,9 +248,10 @@ def place_of_catalog(store: StoreIdentity) -> str:
     """
     if not store.cluster_id:
         return ""
+    place = f"the catalog of topics is on {store.catalog_host}"
     if store.catalog_store_id == store.store_id:
-        return f"the catalog of topics is on {store.catalog_host}, which is there: `pulsar-ray start` brings it up"
-    return f"the catalog of topics is on {store.catalog_host} (store {store.catalog_store_id}): {REMEDIES}"
+        return f"{place}, which is there: `pulsar-ray start` brings it up"
+    return f"{place} (store {store.catalog_store_id}): {REMEDIES}"
 
 
 def _without_catalog(members: Sequence[NodeReport], orphans: Sequence[NodeReport]) -> str:
