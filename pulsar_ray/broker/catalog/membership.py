@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from pulsar_ray.broker.catalog.catalog import Catalog
+from pulsar_ray.errors import BrokerPersistenceError
 from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity
 from pulsar_ray.model.system_topics import system_change_log
 
@@ -123,13 +125,17 @@ class Membership:
         ]
 
     def observe(self, present: Collection[str], now_ms: int) -> None:
-        """Keep which stores are on a node, and since when the others are not."""
+        """Keep which stores are on a node, and since when the others are not.
+
+        What a full disk does not take is kept at a later look: nobody's work waits for it.
+        """
         absent = self.catalog.absences()
-        for store_id in self.catalog.stores():
-            if store_id not in present and store_id not in absent:
-                self.catalog.note_absence(store_id, now_ms)
-            elif store_id in present and store_id in absent:
-                self.catalog.note_presence(store_id)
+        with suppress(BrokerPersistenceError):
+            for store_id in self.catalog.stores():
+                if store_id not in present and store_id not in absent:
+                    self.catalog.note_absence(store_id, now_ms)
+                elif store_id in present and store_id in absent:
+                    self.catalog.note_presence(store_id)
 
     def nodes(
         self,

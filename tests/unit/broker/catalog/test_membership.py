@@ -12,6 +12,7 @@ from pulsar_ray.broker.catalog.catalog import Catalog
 from pulsar_ray.broker.catalog.effective_policies import EffectivePolicies
 from pulsar_ray.broker.catalog.membership import Membership
 from pulsar_ray.config import Settings
+from pulsar_ray.errors import BrokerPersistenceError
 from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity
 from pulsar_ray.model.topic_name import TopicName
 
@@ -124,6 +125,19 @@ def test_a_store_that_comes_back_is_away_anew_only_when_it_goes_again(membership
     assert since({"own": _present("head", "n0")}) == 0
     membership.observe({}, 3000)
     assert since({}) == 3000
+
+
+def test_a_full_disk_does_not_keep_the_broker_from_looking_for_stores(
+    membership: Membership, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise BrokerPersistenceError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(membership.catalog, "note_absence", full)
+        membership.observe({}, 1000)
+    membership.observe({}, 2000)
+    assert membership.catalog.absences() == {"own": 2000}
 
 
 def test_how_many_stores_are_expected_outlasts_the_process(membership: Membership, tmp_path: Path) -> None:
