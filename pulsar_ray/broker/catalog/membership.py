@@ -127,7 +127,7 @@ class Membership:
     def observe(self, present: Collection[str], now_ms: int) -> None:
         """Keep which stores are on a node, and since when the others are not.
 
-        What a full disk does not take is kept at a later look: nobody's work waits for it.
+        A note that a full disk does not take is made at a later look: nobody waits for it.
         """
         absent = self.catalog.absences()
         with suppress(BrokerPersistenceError):
