@@ -246,7 +246,7 @@ class BulkSend:
         self._receipts.begin_block()
         try:
             receipt = _RowReceipt(self._receipts, partition.route.partition)
-            partition.queue.enqueue(value, receipt, fields, seal=True)
+            partition.queue.add_row(value, receipt, fields)
         except PulsarException as error:
             self._receipts.failed(error)
             raise

@@ -412,16 +412,18 @@ class SendQueue:
         fields: tuple[Any, ...] | int | None,
         *,
         waits: bool,
+        counted: int = 1,
     ) -> bool:
         """Add a message in chunks; False if it is small enough, perhaps once compressed.
 
-        It waits for room for all of its bytes, unless nothing else waits to be confirmed.
+        It waits for room for all of its bytes, unless nothing else waits to be confirmed. `counted` is how
+        many it is of `max_pending_messages`.
         """
         message = self._cutter.cut(value, fields)
         if message is None:
             return False
         with self._state:
-            self._admission.admit_block(1, message.size)
+            self._admission.admit_block(counted, message.size)
             self._sealer.add_chunks(message, fields[4] if isinstance(fields, tuple) else None, callback)
         self._writer.write(waits=waits)
         return True
@@ -431,6 +433,21 @@ class SendQueue:
         with self._state:
             self._admission.admit_block(0, size)
             self._sealer.add_encoded(encode, entries=entries, messages=messages, size=size, done=done)
+        self._writer.write()
+
+    def add_row(self, value: bytes, callback: SendCallback, fields: tuple[Any, ...] | None) -> None:
+        """Add a row of a list or table as a message, perhaps in chunks.
+
+        Waits for room by bytes alone, as `add_block`: the rows of a call may be many. `fields` are those of
+        `BatchBuilder.add_message`. Raises MessageTooBig, AlreadyClosed, WrongNode; then it was not added.
+        """
+        if self._enqueue_chunked(value, callback, fields, waits=False, counted=0):
+            return
+        with self._state:
+            self._admission.admit_block(0, len(value))
+            builder: BatchBuilder = self._sealer.builder  # type: ignore[assignment]
+            builder.add_message(value, callback, *(fields or ()))
+            self._sealer.take_finished(seal=True)
         self._writer.write()
 
     def end_turn(self) -> None:

@@ -54,6 +54,8 @@ class PublishingLink:
         self.endpoints: dict[int, Endpoint] = {}
         self.written: list[tuple[object, BlockHeader]] = []
         """Each block that was written, with its carrier."""
+        self.awaited: list[bool] = []
+        """Whether who wrote it was about to wait for its receipt."""
         self.asked: list[tuple[Request, Reply]] = []
         self.answer: Callable[[Request], Any] | None = None
         self.before_send: Callable[[], None] = lambda: None
@@ -96,6 +98,7 @@ class PublishingLink:
             return False
         packet = decode_packet(b"".join(buffers))
         self.written.append((self.carrier, parse_block_header(packet.body)))
+        self.awaited.append(waits)
         return True
 
     def request_async(

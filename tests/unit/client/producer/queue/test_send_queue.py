@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pulsar_ray.client.options.producer_options import ProducerOptions
+from pulsar_ray.client.producer.queue import send_room
 from pulsar_ray.client.producer.queue.block_writer import BlockWriter
 from pulsar_ray.client.producer.queue.send_queue import SendQueue
 from pulsar_ray.errors import (
@@ -201,6 +202,31 @@ def test_a_full_queue_refuses_or_waits_until_receipts_make_room() -> None:
     thread.join(DEADLINE_S)
     assert not raised
     assert it.queue.unconfirmed.messages == 2
+
+
+@pytest.mark.parametrize("size", [600, 2500])
+def test_rows_wait_for_room_by_bytes_and_nobody_for_one_of_them(size: int) -> None:
+    """`max_pending_messages` limits what `send_async` adds; a list of any length is one call."""
+    it = Queue(max_pending_messages=2, chunking_enabled=True, chunk_max_message_size=1000)
+    blocks = -(-size // 1000)
+    for number in range(5):
+        it.queue.add_row(b"x" * size, it.outcomes.of(f"{number}"), (f"k{number}", *[None] * 5))
+    assert it.link.seqs("first") == list(range(5 * blocks))
+    assert it.link.awaited == [False] * 5 * blocks, "its answer is read by the I/O thread"
+    it.queue.confirm(receipts(*range(5 * blocks)))
+    assert [value for value, _ in it.outcomes.came] == ["0", "1", "2", "3", "4"]
+
+
+def test_a_row_waits_while_too_many_bytes_are_unconfirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(send_room, "MAX_UNCONFIRMED_BYTES", 1000)
+    it = Queue(chunking_enabled=True)
+    it.queue.add_row(b"x" * 600, it.outcomes.of("a"), None)
+    thread, raised = in_thread(lambda: it.queue.add_row(b"x" * 600, it.outcomes.of("b"), None))
+    wait_for_a_waiting_send(it)
+    it.queue.confirm(receipts(0))
+    thread.join(DEADLINE_S)
+    assert not raised
+    assert it.link.seqs("first") == [0, 1]
 
 
 def test_a_send_that_waits_for_room_ends_with_the_queue() -> None:
