@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 
 from pulsar_ray.transport.this_ray import draining_nodes, worker_ended
 
@@ -12,7 +11,8 @@ logger = logging.getLogger(__name__)
 
 PATIENCE_S = 2.0
 """Ray learns of a worker's end a moment after its connections are gone."""
-LOOK_S = 0.05
+FIRST_LOOK_S = 0.05
+LONGEST_LOOK_S = 0.4
 
 
 async def ended_by_ray(place: str) -> bool:
@@ -20,16 +20,17 @@ async def ended_by_ray(place: str) -> bool:
 
     That node may be gone or drained. False if Ray does not know within two seconds, or does not say it.
     """
-    return await asyncio.get_running_loop().run_in_executor(None, _ended_by_ray, place)
-
-
-def _ended_by_ray(place: str) -> bool:
     node_id, _, worker_id = place.partition("/")
-    deadline = time.monotonic() + PATIENCE_S
+    loop = asyncio.get_running_loop()
+    deadline, look_s = loop.time() + PATIENCE_S, FIRST_LOOK_S
     try:
-        while (ended := worker_ended(node_id, worker_id)) is None and time.monotonic() < deadline:
-            time.sleep(LOOK_S)
-        return bool(ended) or node_id in draining_nodes()
+        # Many workers may end at once: none keeps one of the few threads for as long as it waits.
+        while (ended := await loop.run_in_executor(None, worker_ended, node_id, worker_id)) is None:
+            if loop.time() >= deadline:
+                break
+            await asyncio.sleep(look_s)
+            look_s = min(2 * look_s, LONGEST_LOOK_S)
+        return bool(ended) or node_id in await loop.run_in_executor(None, draining_nodes)
     except Exception:
         # Internals of Ray, which differ from version to version: then it counts as it would without.
         logger.warning("Ray does not say how a client's worker ended", exc_info=True)

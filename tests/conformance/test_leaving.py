@@ -16,6 +16,7 @@ from pulsar_ray.client.endpoint.last_words import LAST_WORDS
 from pulsar_ray.client.options.policies import ConsumerDeadLetterPolicy
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.enums import ConsumerType
+from pulsar_ray.testing.waiting import wait_until
 from tests.conformance.broker import Broker, numbers, receive
 from tests.conformance.event_loop import turns
 
@@ -124,3 +125,31 @@ def test_a_policy_says_whether_crashes_count(broker: Broker, counts: bool) -> No
         assert letters.receive(20_000).data() == b"in hand"
     else:
         assert consumer.receive(20_000).redelivery_count() == 0
+
+
+def test_what_comes_while_it_is_asked_how_a_process_ended_is_not_laid_to_it(broker: Broker) -> None:
+    """The message in hand has failed, and those behind it go to others at once."""
+    topic = broker.topic()
+    ending = broker.client()
+    consumer = ending.subscribe(topic, "s", ConsumerType.Shared)
+    producer = broker.client().create_producer(topic)
+    producer.send(b"in hand")
+    assert consumer.receive(20_000).data() == b"in hand"
+    host = broker.cluster.dispatcher_of(topic, "s").host
+    may_answer = threading.Event()
+
+    async def crashed(_place: str) -> bool:
+        await asyncio.to_thread(may_answer.wait)
+        return False
+
+    (session,) = host.sessions
+    host.ended_in_order, session.place = crashed, "a node/a worker"
+    ending.shutdown()
+    wait_until(lambda: session.is_ended, what="the session has ended")
+    other = broker.client().subscribe(topic, "s", ConsumerType.Shared)
+    for number in numbers(0, 10):
+        producer.send(number)
+    assert [(m.data(), m.failures) for m in receive(other, 10)] == [(number, 0) for number in numbers(0, 10)]
+    may_answer.set()
+    again = other.receive(20_000)
+    assert (again.data(), again.failures) == (b"in hand", 1)

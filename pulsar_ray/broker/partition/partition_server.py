@@ -283,7 +283,7 @@ class PartitionServer:
         self.followers.forget(session)
         self._attendance.forget(session)
 
-    def has_in_hand(self, session: Session) -> bool:
+    def end_deliveries(self, session: Session) -> bool:
         """Producers and followers hold no messages."""
         return False
 

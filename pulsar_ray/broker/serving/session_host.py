@@ -66,8 +66,11 @@ class SessionServer(Protocol):
 
     def on_session_ended(self, session: Session, crashed: bool) -> None: ...
 
-    def has_in_hand(self, session: Session) -> bool:
-        """Whether messages fail if the session's client has crashed."""
+    def end_deliveries(self, session: Session) -> bool:
+        """Deliver nothing more to a session that has ended.
+
+        Returns whether messages fail if its client has crashed.
+        """
 
     def tick(self) -> None: ...
 
@@ -217,18 +220,25 @@ class SessionHost:
         self.sessions.client_died(session_id)
 
     async def outlast(self, holders: Sequence[Session]) -> bool:
-        """Wait until stopped processes have lost what they hold and others want.
+        """Wait until stopped or ended processes have lost what they hold and others want.
 
-        False if one of them runs, or goes on: then it keeps what it holds.
+        False if all have a session, and one of them runs, or goes on: then it keeps what it holds.
         """
         since_ms = self._clock.monotonic_ms()
+        if any(session.is_ended for session in holders):
+            await self.know_how_ended()
+            return True
         while holders and self.sessions.end_stopped(holders, since_ms, self._clock.monotonic_ms()):
             if all(session.is_ended for session in holders):
-                if self._asked:
-                    await asyncio.wait(self._asked)
+                await self.know_how_ended()
                 return True
             await asyncio.sleep(STOPPED_LOOK_S)
         return False
+
+    async def know_how_ended(self) -> None:
+        """Wait until sessions that have ended have given up what they held."""
+        if self._asked:
+            await asyncio.wait(self._asked)
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -314,8 +324,8 @@ class SessionHost:
         server = self._server
         if server is None:
             return
-        asks = crashed and session.place and self.ended_in_order is not None and server.has_in_hand(session)
-        if asks:
+        can_ask = crashed and session.place and self.ended_in_order is not None
+        if can_ask and server.end_deliveries(session):
             self._asked.add(answered := self._loop.create_future())
             self.spawn(self._ended_somehow(session, answered))
         else:
@@ -391,7 +401,7 @@ class _Asleep:
     def on_session_ended(self, session: Session, crashed: bool) -> None:
         """Keep what the session's client holds."""
 
-    def has_in_hand(self, session: Session) -> bool:
+    def end_deliveries(self, session: Session) -> bool:
         """Nothing fails any more."""
         return False
 

@@ -241,14 +241,16 @@ class DispatcherServer:
             return await self._open_admitted(session, request)
 
     async def _wait_for_counted(self, session: Session, request: OpenConsumer) -> None:
-        """Wait for the consumers from before a restart, if the topic limits their number.
+        """Wait for consumers from before a restart, and those that have ended, if their number is limited.
 
-        Until they are back, or stay away, nobody can count them. Raises SessionLost.
+        That is the topic's limit: until they are back, or stay away, nobody can count them. Raises
+        SessionLost.
         """
         subscription = self._served.get(request.subscription)
         if request.joined or subscription is None or not self._settings.max_consumers_per_topic:
             return
         attachment = session.attachment
+        await self._host.know_how_ended()
         await subscription.wait_for_known()
         if session.is_ended or session.attachment != attachment:
             raise SessionLost("the connection was lost while its consumer waited: attach again")
@@ -305,14 +307,17 @@ class DispatcherServer:
         self._report_consumers()
         self._update_arming()
 
-    def has_in_hand(self, session: Session) -> bool:
-        """Whether messages fail if the client has crashed."""
-        return any(
-            isinstance(endpoint, ConsumerEndpoint)
-            and self._served[endpoint.subscription].has_in_hand(endpoint)
-            for endpoint in session.endpoints.values()
-            if self._subscription_of(endpoint) is not None
-        )
+    def end_deliveries(self, session: Session) -> bool:
+        """Deliver nothing more to a session that has ended.
+
+        Returns whether messages fail if its client has crashed.
+        """
+        fails = False
+        for endpoint in session.endpoints.values():
+            subscription = self._subscription_of(endpoint)
+            if subscription is not None and isinstance(endpoint, ConsumerEndpoint):
+                fails |= subscription.end_deliveries(endpoint)
+        return fails
 
     # --- calls ------------------------------------------------------------------------------------
 

@@ -44,8 +44,11 @@ class OpenSubscription(Protocol):
     def detach(self, endpoint: ConsumerEndpoint, *, crashed: bool) -> None:
         """Remove a consumer whose session has ended, with a crash or in order."""
 
-    def has_in_hand(self, endpoint: ConsumerEndpoint) -> bool:
-        """Whether messages fail if a consumer has crashed."""
+    def end_deliveries(self, endpoint: ConsumerEndpoint) -> bool:
+        """Grant nothing more to a consumer whose session has ended.
+
+        Returns whether messages fail if it has crashed.
+        """
 
     async def close_consumer(self, endpoint: ConsumerEndpoint) -> None:
         """Remove a consumer that left by itself; durable when this returns."""

@@ -190,10 +190,16 @@ class ServedSubscription:
             self.turn.schedule()
             self._durability.flush_soon()
 
-    def has_in_hand(self, endpoint: ConsumerEndpoint) -> bool:
-        """Whether messages fail if a consumer has crashed."""
+    def end_deliveries(self, endpoint: ConsumerEndpoint) -> bool:
+        """Grant nothing more to a consumer whose session has ended.
+
+        Returns whether messages fail if it has crashed: those would look as if they had ended it.
+        """
         consumer = self.core.consumers.get(endpoint.incarnation)
-        if consumer is None or not endpoint.count_crashes or not self.core.cursor.subscription.is_durable:
+        if consumer is None or self.consumers.get(endpoint.incarnation) is not endpoint:
+            return False
+        consumer.credit = consumer.granted
+        if not endpoint.count_crashes or not self.core.cursor.subscription.is_durable:
             return False
         counter = endpoint.handed_over
         if counter is None:

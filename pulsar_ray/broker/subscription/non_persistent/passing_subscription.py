@@ -97,7 +97,7 @@ class PassingSubscription:
             self._traffic.crashed += crashed
             self._remove(endpoint)
 
-    def has_in_hand(self, endpoint: ConsumerEndpoint) -> bool:
+    def end_deliveries(self, endpoint: ConsumerEndpoint) -> bool:
         """Nothing comes again here, so nothing fails."""
         return False
 

@@ -99,7 +99,7 @@ class Ends:
     def __init__(self) -> None:
         self.ended: list[bool] = []
 
-    def has_in_hand(self, session: Session) -> bool:
+    def end_deliveries(self, session: Session) -> bool:
         return session.client_id == "works"
 
     def on_session_ended(self, _session: Session, crashed: bool) -> None:
@@ -128,8 +128,9 @@ def test_a_process_that_was_ended_on_purpose_has_not_crashed(tmp_path: Path, in_
             reply = await host.attach(client_id, PROTOCOL_VERSION, False, 1, f"node/{client_id}")
             (session,) = host.sessions
             await host.client_died(reply["session_id"])
+        await host.attach("another", PROTOCOL_VERSION, False, 1, "node/another")
         told: list[Any] = [list(server.ended)]
-        wanting = asyncio.ensure_future(host.outlast([session]))
+        wanting = asyncio.ensure_future(host.outlast([session, *host.sessions]))
         await asyncio.sleep(0)
         may_answer.set()
         assert await wanting, "who wants its place comes in behind the answer"

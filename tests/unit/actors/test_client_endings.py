@@ -1,0 +1,45 @@
+"""How the end of a client's worker is found out, of many at once and of a Ray that does not say it."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from pulsar_ray.actors import client_endings
+
+
+def test_workers_that_end_together_are_asked_for_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread is kept by one that Ray does not know the end of yet."""
+    places = [f"a node/worker {number}" for number in range(20)]
+    asked: set[str] = set()
+
+    def ended(node_id: str, worker_id: str) -> bool | None:
+        asked.add(f"{node_id}/{worker_id}")
+        return True if len(asked) == len(places) else None
+
+    async def run() -> list[bool]:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        return list(await asyncio.gather(*map(client_endings.ended_by_ray, places)))
+
+    monkeypatch.setattr(client_endings, "worker_ended", ended)
+    assert asyncio.run(run()) == [True] * len(places)
+
+
+@pytest.mark.parametrize("draining", [True, False])
+def test_of_a_worker_that_is_not_known_to_have_ended_the_node_decides(
+    monkeypatch: pytest.MonkeyPatch, draining: bool
+) -> None:
+    monkeypatch.setattr(client_endings, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(client_endings, "worker_ended", lambda *_: None)
+    monkeypatch.setattr(client_endings, "draining_nodes", lambda: {"a node"} if draining else set())
+    assert asyncio.run(client_endings.ended_by_ray("a node/a worker")) == draining
+
+
+def test_a_ray_that_does_not_say_it_ends_nobody_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: str) -> bool | None:
+        raise AttributeError("no such internal")
+
+    monkeypatch.setattr(client_endings, "worker_ended", unknown)
+    assert not asyncio.run(client_endings.ended_by_ray("a node/a worker"))
