@@ -84,7 +84,9 @@ class RangeLeases:
         arguments = {"first": lease.first, "last": lease.last, "expires_ms": now_ms + LEASE_MS}
         try:
             # This wakes a partition that has gone to sleep, which nobody else may need for days.
-            (route,) = self._cluster.resolve(lease.topic, create=False, timeout_s=CALL_TIMEOUT_S)
+            route, *others = self._cluster.resolve(lease.topic, create=False, timeout_s=CALL_TIMEOUT_S)
+            if others:  # deleted, and made anew with partitions
+                return lease
             granted = self._cluster.call_again(
                 route.address, "call", "grant_lease", arguments, timeout_s=CALL_TIMEOUT_S
             )

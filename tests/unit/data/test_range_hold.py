@@ -118,6 +118,20 @@ def test_a_copy_has_leases_of_its_own_and_the_time_to_take_them(broker: Broker) 
     assert ends_ms(broker, topic) == [let_go_ms + LEASE_MS]
 
 
+def test_a_topic_made_anew_with_partitions_ends_no_renewal_of_others(broker: Broker) -> None:
+    topics = [broker.topic(), broker.topic()]
+    for topic in topics:
+        kept = broker.client().subscribe(topic, "s")
+        broker.client().create_producer(topic).send(b"x")
+        kept.close()
+    _, leases = BrokerPlanner.on(broker.cluster).held_plan(topics, "earliest", "latest")
+    (granted_ms,) = ends_ms(broker, topics[1])
+    broker.admin().topics.delete(topics[0], force=True)
+    broker.admin().topics.create_partitioned_topic(topics[0], 4)
+    leases.renew(granted_ms)
+    assert ends_ms(broker, topics[1]) == [granted_ms + LEASE_MS]
+
+
 def test_leases_without_copies_are_given_back_at_once_and_released_ones_with_copies(broker: Broker) -> None:
     topic, _, leases = held_range(broker)
     leases.let_go(0)
