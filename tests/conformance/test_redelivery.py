@@ -300,3 +300,22 @@ def test_why_blocked_names_failures_that_wait_for_their_delay(
     receive(consumer, 5)
     wait_until(lambda: why_blocked(topic, "s")["nackedMessages"] == 0, what="none waits any more")
     assert why_blocked(topic, "s")["nackedDueInMs"] is None
+
+
+def test_why_blocked_does_not_name_failures_that_were_acknowledged_after_all(
+    make_broker: Callable[..., Broker],
+) -> None:
+    broker = make_broker()
+    topic, why_blocked = broker.topic(), broker.admin().topics.why_blocked
+    consumer = broker.client().subscribe(
+        topic, "s", ConsumerType.Shared, negative_ack_redelivery_delay_ms=600_000
+    )
+    broker.client().create_producer(topic).send_many(numbers(0, 5))
+    messages = receive(consumer, 5)
+    for message in messages:
+        consumer.negative_acknowledge(message)
+    wait_until(lambda: why_blocked(topic, "s")["nackedMessages"] == 5, what="it is told of them")
+    for message in messages:
+        consumer.acknowledge(message)
+    wait_until(lambda: why_blocked(topic, "s")["nackedMessages"] == 0, what="none waits any more")
+    assert why_blocked(topic, "s")["nackedDueInMs"] is None

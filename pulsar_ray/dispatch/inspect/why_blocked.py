@@ -102,8 +102,12 @@ def _reason(
 
 
 def _nacked(consumers: Iterable[Consumer], now_ms: int) -> tuple[int, int | None]:
-    """Failed messages that wait for their delay, and the ms until the first."""
-    waiting = [consumer.nacked for consumer in consumers if consumer.nacked[0]]
+    """Failed messages that wait for their delay, and the ms until the first.
+
+    A consumer that has acknowledged some after all does not tell of that before their delay is over.
+    """
+    told = [(min(consumer.nacked[0], consumer.unacked), consumer.nacked[1]) for consumer in consumers]
+    waiting = [each for each in told if each[0]]
     if not waiting:
         return 0, None
     return sum(messages for messages, _ in waiting), max(0, min(due for _, due in waiting) - now_ms)
