@@ -35,7 +35,8 @@ class ProducersNote:
         self._path = directory / NOTE
         self._disk = disk
         self._thread = thread
-        self.noted, self._lines = _read(self._path)
+        # Whether the file says all, and what is appended to it is a line of its own.
+        self.noted, self._lines, self._is_whole = _read(self._path)
         self._is_refused = False
         self._unwritten = 0
 
@@ -69,9 +70,10 @@ class ProducersNote:
 
     def _write(self, line: _Line) -> None:
         self._lines += 1
-        is_new = self._lines > max(LEAST_REWRITTEN, 2 * len(self.noted))
+        is_new = not self._is_whole or self._lines > max(LEAST_REWRITTEN, 2 * len(self.noted))
         lines: list[_Line] = [*self.noted.items()] if is_new else [line]
         self._lines = len(lines) if is_new else self._lines
+        self._is_whole = True
         self._unwritten += 1
         self._thread.submit(lambda: self._put(_encoded(lines), is_new=is_new), self._reported)
 
@@ -88,6 +90,8 @@ class ProducersNote:
 
     def _reported(self, _: None, error: BaseException | None) -> None:
         self._unwritten -= 1
+        # Of a line that was refused a part may be there.
+        self._is_whole &= error is None
         if error is not None and not self._is_refused:
             logger.warning(
                 "%s cannot be written, so producers may lose their names in a restart: %s", self._path, error
@@ -99,16 +103,17 @@ def _encoded(lines: Iterable[_Line]) -> bytes:
     return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
 
 
-def _read(path: Path) -> tuple[dict[str, KnownProducer], int]:
-    """Return the producers that are noted, by name, and how many lines that takes.
+def _read(path: Path) -> tuple[dict[str, KnownProducer], int, bool]:
+    """Return the producers that are noted, by name, how many lines that takes, and whether the last is whole.
 
     Torn or damaged lines are passed over: a write may have ended in the middle.
     """
     noted: dict[str, KnownProducer] = {}
     try:
-        lines = path.read_bytes().splitlines()
+        content = path.read_bytes()
     except OSError:
-        return {}, 0
+        return {}, 0, True
+    lines = content.splitlines()
     for line in lines:
         try:
             name, known = json.loads(line)
@@ -119,4 +124,4 @@ def _read(path: Path) -> tuple[dict[str, KnownProducer], int]:
                 noted[str(name)] = KnownProducer(int(incarnation), str(client_id), int(producer_id))
         except (ValueError, TypeError):
             continue
-    return noted, len(lines)
+    return noted, len(lines), content.endswith(b"\n") or not content

@@ -52,6 +52,10 @@ class ReturningProducers:
         """
         if request.was_open or not self._awaited:
             return False
+        mode = ProducerAccessMode(request.access_mode)
+        if mode == ProducerAccessMode.ExclusiveWithFencing:
+            # It evicts the others anyway, and those that come back later are fenced.
+            return False
         own = (request.incarnation, request.replaces_incarnation)
         others = {name for name, known in self._awaited.items() if known.incarnation not in own}
         if request.name in others:
@@ -59,7 +63,6 @@ class ReturningProducers:
         if request.name in present or len(others) < len(self._awaited):
             # One of them, whose answer was lost with its partition, is known by its incarnation.
             return False
-        mode = ProducerAccessMode(request.access_mode)
         if others and mode in (ProducerAccessMode.Exclusive, ProducerAccessMode.WaitForExclusive):
             return True
         return len(present) < limit <= len(others.union(present))

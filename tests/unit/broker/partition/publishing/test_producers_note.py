@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -15,6 +15,7 @@ import pytest
 from pulsar_ray.broker.partition.publishing.producers_note import LEAST_REWRITTEN, NOTE, ProducersNote
 from pulsar_ray.broker.partition.publishing.returning_producers import KnownProducer
 from pulsar_ray.broker.serving.owner_loop import DiskThread
+from pulsar_ray.format.checksum import Buffer
 from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk, SystemDisk
 
 
@@ -103,6 +104,13 @@ def test_a_torn_line_costs_itself_alone(tmp_path: Path) -> None:
         read = note_in(tmp_path)[0].noted
         assert read.items() <= note.noted.items()
         assert len(read) == whole[: end + 1].count(b"\n")
+        after, thread = note_in(tmp_path)
+        after.opened("z", producer(3))
+        thread.run()
+        after.closed("z")
+        after.opened("u", producer(4))
+        thread.run()
+        assert note_in(tmp_path)[0].noted == {**read, "u": producer(4)}, "what comes behind is not torn"
 
 
 @pytest.mark.parametrize(
@@ -126,6 +134,36 @@ def test_a_sleeping_partition_leaves_none(tmp_path: Path) -> None:
     thread.run()
     assert not note_in(tmp_path)[0].noted
     assert not list(tmp_path.iterdir())
+
+
+class FillingDisk(SystemDisk):
+    """Has no room for the second half of a write, while it is full."""
+
+    is_full = False
+
+    def writev(self, fd: int, buffers: Sequence[Buffer]) -> int:
+        if not self.is_full:
+            return super().writev(fd, buffers)
+        (data,) = (memoryview(buffer) for buffer in buffers)
+        if len(data) < 10:
+            raise OSError(errno.ENOSPC, "no space left")
+        return super().writev(fd, [data[: len(data) // 2]])
+
+
+def test_what_a_full_disk_refused_is_written_with_the_next(tmp_path: Path) -> None:
+    disk = FillingDisk()
+    note, thread = note_in(tmp_path, disk)
+    note.opened("x", producer(1))
+    thread.run()
+    disk.is_full = True
+    note.opened("y", producer(2))
+    thread.run()
+    note.closed("x")
+    thread.run()
+    disk.is_full = False
+    note.opened("z", producer(3))
+    thread.run()
+    assert note_in(tmp_path)[0].noted == note.noted == {"y": producer(2), "z": producer(3)}
 
 
 class FullDisk(SystemDisk):

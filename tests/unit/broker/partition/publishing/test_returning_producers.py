@@ -59,7 +59,8 @@ def test_nobody_has_the_topic_alone_before_all_are_back_but_by_force() -> None:
     for mode in (EXCLUSIVE, WAITING):
         assert awaited.keeps_out(request("z", mode=mode), (), NO_LIMIT)
         assert not awaited.keeps_out(request("x", 1, mode=mode), (), NO_LIMIT)
-    assert not awaited.keeps_out(request("z", mode=FENCING), (), NO_LIMIT)
+    for name in ("x", "z", None):
+        assert not awaited.keeps_out(request(name, mode=FENCING), (), 1)
 
 
 @pytest.mark.parametrize("limit", range(6))
