@@ -241,10 +241,10 @@ class DispatcherServer:
             return await self._open_admitted(session, request)
 
     async def _wait_for_counted(self, session: Session, request: OpenConsumer) -> None:
-        """Wait for consumers from before a restart, and those that have ended, if their number is limited.
+        """Wait for the consumers from before a restart, if the topic limits their number.
 
-        That is the topic's limit: until they are back, or stay away, nobody can count them. Raises
-        SessionLost.
+        Until they are back, or stay away, nobody can count them; nor those that have just ended, until it is
+        known how. Raises SessionLost.
         """
         subscription = self._served.get(request.subscription)
         if request.joined or subscription is None or not self._settings.max_consumers_per_topic:

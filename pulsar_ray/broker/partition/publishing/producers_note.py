@@ -104,9 +104,10 @@ def _encoded(lines: Iterable[_Line]) -> bytes:
 
 
 def _read(path: Path) -> tuple[dict[str, KnownProducer], int, bool]:
-    """Return the producers that are noted, by name, how many lines that takes, and whether the last is whole.
+    """Return the producers that are noted, by name, and how many lines that takes.
 
-    Torn or damaged lines are passed over: a write may have ended in the middle.
+    And whether the last line is whole. Torn or damaged ones are passed over: a write may have ended in the
+    middle.
     """
     noted: dict[str, KnownProducer] = {}
     try:
