@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from pulsar_ray.lane.await_within import within
 from pulsar_ray.transport.this_ray import draining_nodes, worker_ended
 
 logger = logging.getLogger(__name__)
@@ -18,20 +19,27 @@ LONGEST_LOOK_S = 0.4
 async def ended_by_ray(place: str) -> bool:
     """Whether a worker was ended by `ray.kill` or with its node.
 
-    That node may be gone or drained. False if Ray does not know within two seconds, or does not say it.
+    That node may be gone or drained. False if Ray does not know within two seconds, or does not answer.
     """
-    node_id, _, worker_id = place.partition("/")
-    loop = asyncio.get_running_loop()
-    deadline, look_s = loop.time() + PATIENCE_S, FIRST_LOOK_S
     try:
-        # Many workers may end at once: none keeps one of the few threads for as long as it waits.
-        while (ended := await loop.run_in_executor(None, worker_ended, node_id, worker_id)) is None:
-            if loop.time() >= deadline:
-                break
-            await asyncio.sleep(look_s)
-            look_s = min(2 * look_s, LONGEST_LOOK_S)
-        return bool(ended) or node_id in await loop.run_in_executor(None, draining_nodes)
+        return await within(_end_of(*place.split("/")), PATIENCE_S)
+    except asyncio.TimeoutError:
+        return False
     except Exception:
         # Internals of Ray, which differ from version to version: then it counts as it would without.
         logger.warning("Ray does not say how a client's worker ended", exc_info=True)
         return False
+
+
+async def _end_of(node_id: str, worker_id: str) -> bool:
+    loop, look_s = asyncio.get_running_loop(), FIRST_LOOK_S
+    # Many workers may end at once: none keeps one of the few threads for as long as it waits.
+    while (ended := await loop.run_in_executor(None, _look, node_id, worker_id)) is None:
+        await asyncio.sleep(look_s)
+        look_s = min(2 * look_s, LONGEST_LOOK_S)
+    return ended
+
+
+def _look(node_id: str, worker_id: str) -> bool | None:
+    ended = worker_ended(node_id, worker_id)
+    return ended or node_id in draining_nodes() or ended

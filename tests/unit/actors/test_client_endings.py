@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -24,17 +25,33 @@ def test_workers_that_end_together_are_asked_for_side_by_side(monkeypatch: pytes
         return list(await asyncio.gather(*map(client_endings.ended_by_ray, places)))
 
     monkeypatch.setattr(client_endings, "worker_ended", ended)
+    monkeypatch.setattr(client_endings, "draining_nodes", set)
     assert asyncio.run(run()) == [True] * len(places)
 
 
 @pytest.mark.parametrize("draining", [True, False])
-def test_of_a_worker_that_is_not_known_to_have_ended_the_node_decides(
-    monkeypatch: pytest.MonkeyPatch, draining: bool
+@pytest.mark.parametrize("ended", [None, False])
+def test_of_a_worker_that_was_not_ended_on_purpose_the_node_decides(
+    monkeypatch: pytest.MonkeyPatch, ended: bool | None, draining: bool
 ) -> None:
-    monkeypatch.setattr(client_endings, "PATIENCE_S", 0.01)
-    monkeypatch.setattr(client_endings, "worker_ended", lambda *_: None)
+    monkeypatch.setattr(client_endings, "PATIENCE_S", 0.01 if ended is None and not draining else 60)
+    monkeypatch.setattr(client_endings, "worker_ended", lambda *_: ended)
     monkeypatch.setattr(client_endings, "draining_nodes", lambda: {"a node"} if draining else set())
     assert asyncio.run(client_endings.ended_by_ray("a node/a worker")) == draining
+
+
+def test_a_ray_that_does_not_answer_is_waited_for_only_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = threading.Event()
+
+    async def run() -> bool:
+        ended = await client_endings.ended_by_ray("a node/a worker")
+        assert not answers.is_set()
+        answers.set()
+        return ended
+
+    monkeypatch.setattr(client_endings, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(client_endings, "worker_ended", lambda *_: answers.wait(60))
+    assert not asyncio.run(run())
 
 
 def test_a_ray_that_does_not_say_it_ends_nobody_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
