@@ -155,6 +155,8 @@ class ActorLink:
                     raise self._ended.again()
                 if self._closed:
                     raise AlreadyClosed("the client is closed")
+                if self.has_told_end:
+                    raise AlreadyClosed("this process has told the broker that it ends")
                 self._start_attaching()
                 remaining = deadline - time.monotonic()
                 if remaining <= 0 or not self._state.wait(remaining):
@@ -198,7 +200,7 @@ class ActorLink:
         The first attempt since the link was lost is awaited.
         """
         with self._state:
-            while self._connection is None and self.last_error is None and not self._closed:
+            while not (self._connection or self.last_error or self._closed or self.has_told_end):
                 self._start_attaching()
                 if not self._state.wait(max(0.0, deadline - time.monotonic())):
                     break
@@ -360,8 +362,11 @@ class ActorLink:
     def wait(self, event: WakeableEvent, deadline: float) -> bool:
         """Wait for `event`, reading the carrier in this thread where possible.
 
-        False at the deadline, and once the link is closed: nothing comes any more.
+        False at the deadline, and once the link is closed: nothing comes any more. At once behind `leave`:
+        who waits already is left alone, and what an exit hook asks for is not to hold up the exit.
         """
+        if self.has_told_end and self._connection is None:
+            return event.is_set()
         while True:
             connection = self._connection
             if (connection is not None and connection.wait(event, deadline)) or event.is_set():
@@ -561,6 +566,11 @@ class ActorLink:
             for endpoint in list(self._endpoints.values()):
                 endpoint.send_last()
             connection.send(encode_request(Leave("its process ends")))
+
+    @property
+    def has_told_end(self) -> bool:
+        """Whether `leave` has told the actor, which ends the session as if all were closed."""
+        return self._leaves_over is not None
 
     @property
     def has_left(self) -> bool:

@@ -153,3 +153,27 @@ def test_what_comes_while_it_is_asked_how_a_process_ended_is_not_laid_to_it(brok
     may_answer.set()
     again = other.receive(20_000)
     assert (again.data(), again.failures) == (b"in hand", 1)
+
+
+def test_an_exit_hook_that_closes_behind_the_last_words_waits_for_nothing(broker: Broker) -> None:
+    """`atexit.register(client.close)` before the first handle is opened comes behind them."""
+    topic = broker.topic()
+    client = broker.client()
+    consumer = client.subscribe(topic, "s", ConsumerType.Shared)
+    producer = client.create_producer(topic, send_timeout_millis=600_000)
+    producer.send_many(numbers(0, 2))
+    consumer.acknowledge(consumer.receive(20_000))
+    LAST_WORDS.speak()
+    ended = threading.Event()
+
+    def exit_hook() -> None:
+        producer.flush()
+        with pytest.raises(PulsarException):
+            client.create_producer(topic)
+        client.close()
+        ended.set()
+
+    threading.Thread(target=exit_hook, daemon=True).start()
+    assert ended.wait(10), "nobody answers any more"
+    again = broker.client().subscribe(topic, "s", ConsumerType.Shared)
+    assert [message.data() for message in receive(again, 1)] == numbers(1, 2)

@@ -234,6 +234,9 @@ class DispatcherSession:
         partition is away: what was acknowledged last may come again.
         """
         link = self._requests.link
+        if link.has_told_end:
+            # Closed already, with all others of this process: an exit hook of the application comes behind.
+            self.abandon()
         had_to_send = self._has_to_send or len(self._ack_sender.nacks) > 0
         try:
             # Another partition's refusal may have ended the consumer: this session is open all the same.

@@ -21,6 +21,7 @@ class AnsweredLink:
         self.where = "an actor on a host"
         self.endpoints: dict[int, Any] = {}
         self.is_parked = False
+        self.has_told_end = False
         self.is_woken = False
         self.asked: list[tuple[Request, Reply]] = []
         self.delayed: list[Callable[[], None]] = []
