@@ -193,8 +193,9 @@ class Settings:
     retention_check_interval_in_seconds: int = setting(120, "between two trims of a topic", minimum=1)
     new_topic_retention_seconds: int = setting(
         120,
-        "keep a topic's first messages for so long, consumed or not, for those who look for new topics; let "
-        "it be longer than their discovery period",
+        "keep a topic's first messages for so long, consumed or not, for those who look for new topics, "
+        "unless the partition goes to sleep meanwhile with all of it consumed; let it and "
+        "`idle_actor_passivation_seconds` be longer than their discovery period",
         minimum=0,
     )
     managed_ledger_max_entries_per_ledger: int = setting(50_000, "start a new ledger there", minimum=1)
