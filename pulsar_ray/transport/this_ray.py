@@ -31,8 +31,11 @@ def is_driver() -> bool:
 
 
 def worker_place() -> str:
-    """The ids of this worker's node and process, as node/worker; "" of a driver."""
-    if is_driver():
+    """The ids of this worker's node and process, as node/worker; "" of others.
+
+    Behind `ray.shutdown()` a question to Ray would start another one.
+    """
+    if ray._private.worker.global_worker.mode != ray.WORKER_MODE:
         return ""
     context = ray.get_runtime_context()
     return f"{context.get_node_id()}/{context.get_worker_id()}"
