@@ -123,8 +123,6 @@ class Stores:
                 del self.known[store_id]
                 self._say_gone(store, "its node has left the cluster")
         self.look_for_draining()
-        if self.membership is not None:
-            self.membership.observe(self.known, SystemClock().now_ms())
         # A store's actor would not be started on a node that Ray drains.
         missing = set(hosts) - {store["node_id"] for store in self.known.values()} - self._draining
         for node_id in missing - set(self._finding):
@@ -133,6 +131,9 @@ class Stores:
             task.add_done_callback(partial(self._found, node_id))
         if self._finding:
             await asyncio.wait(list(self._finding.values()), timeout=FIND_WAIT_S)
+        if self.membership is not None:
+            # Behind the search: at its start a controller knows no store yet, and would note all as absent.
+            self.membership.observe(self.known, SystemClock().now_ms())
 
     def _found(self, node_id: str, _: asyncio.Task[None]) -> None:
         self._finding.pop(node_id, None)
