@@ -16,6 +16,7 @@ from pulsar_ray.broker.subscription.served_subscription import ServedSubscriptio
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.client.endpoint.closing_endpoint import ClosingEndpoint
+from pulsar_ray.client.producer.partition_producer import PartitionProducer
 from pulsar_ray.client.producer.producer import Producer
 from pulsar_ray.errors import (
     AlreadyClosed,
@@ -411,3 +412,27 @@ def test_a_partition_is_made_once_its_disk_takes_it(broker: Broker, client: Clie
     broker.cluster.disk.errors.clear()
     # It was started, and made nothing: there is nothing that could be missing.
     client.create_producer(topic).send(b"x")
+
+
+@pytest.mark.parametrize("is_back", [False, True], ids=["away", "back"])
+def test_a_producer_sends_whose_carrier_is_lost_as_its_opening_is_answered(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch, is_back: bool
+) -> None:
+    topic = broker.topic()
+    consumer = client.subscribe(topic, "s")
+    add_endpoint = ActorLink.add_endpoint
+
+    def lose_first(link: ActorLink, endpoint_id: int, endpoint: Any) -> None:
+        if isinstance(endpoint, PartitionProducer):
+            monkeypatch.setattr(ActorLink, "add_endpoint", add_endpoint)
+            lose(link)
+            if is_back:
+                link.ensure_attached(time.monotonic() + WAIT_MS / 1000)
+        add_endpoint(link, endpoint_id, endpoint)
+
+    monkeypatch.setattr(ActorLink, "add_endpoint", lose_first)
+    producer = broker.client().create_producer(topic)
+    assert producer.send_many([b"a", b"b"])
+    producer.send_async(b"c", lambda *_: None)
+    producer.flush()
+    assert values(consumer, 3) == [b"a", b"b", b"c"]

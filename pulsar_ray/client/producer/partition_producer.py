@@ -74,8 +74,15 @@ class PartitionProducer:
         self._attached_to = self.link.ensure_attached(deadline)
         if self._options.access_mode == ProducerAccessMode.WaitForExclusive:
             deadline = time.monotonic() + _FOREVER_S
+        opened_on: list[Connection | None] = []
         try:
-            opened = request_open(self.link, self._open_request, self._pending_close, deadline)
+            opened = request_open(
+                self.link,
+                self._open_request,
+                self._pending_close,
+                deadline,
+                then=lambda _: opened_on.append(self.link.carrier),
+            )
             self._check_chunk_size(opened)
         except BaseException:
             ClosingEndpoint(self.link, self.producer_id, self._pending_close)
@@ -84,7 +91,15 @@ class PartitionProducer:
         self._opened_at = self._attached_to.directory
         self.queue.begin(opened)
         self.link.add_endpoint(self.producer_id, self)
-        self.queue.resume(opened, self.link.carrier)
+        carrier = self.link.carrier
+        if carrier is None:
+            # Lost before the link knew of this endpoint: nothing attaches by itself then.
+            self.link.begin_attaching()
+        elif carrier is opened_on[-1]:
+            self.queue.resume(opened, carrier)
+        else:
+            # Attached anew meanwhile, without this endpoint.
+            self._request_open()
         self._begin_timeouts()
 
     def _check_chunk_size(self, opened: ProducerOpened) -> None:

@@ -129,6 +129,8 @@ class PublishingLink:
             send(lambda value, error: answers.append((value, error)))
             value, error = answers.pop()
             if error is None:
+                if then is not None:
+                    then(value)
                 return value
             if not isinstance(error, SessionLost):
                 raise error
