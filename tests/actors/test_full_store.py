@@ -29,12 +29,13 @@ for attempt in range(3):
     except Exception as error:  # Ray waits for 30 s, which a busy machine may need
         print("another attempt after", error, file=sys.stderr)
         ray.shutdown()
-client = Client(operation_timeout_seconds=120)
+client = Client(data_dir="store", operation_timeout_seconds=120)
 producer = client.create_producer("t", send_timeout_millis=0)
 client.subscribe("t", "keep").close()
 for _ in range(40):
     producer.send(bytes(1 << 20))
-in_use = [ray.put(numpy.zeros(10 << 20, numpy.uint8)) for _ in range(5)]
+# Arrays that refer to the store: objects alone may be spilled before Ray has looked at the disk.
+in_use = [ray.get(ray.put(numpy.zeros(10 << 20, numpy.uint8))) for _ in range(5)]
 with BrokerPlanner().plan(["t"], "earliest", "latest") as plan:
     read = lambda: READERS.read(plan.ranges, [0] * len(plan.ranges), BlockForm())
     try:
