@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROGRAM = """
 import sys
 import numpy
@@ -52,13 +54,14 @@ client.close()
 """
 
 
+@pytest.mark.timeout(600)
 def test_a_read_without_room_is_a_typed_error_and_succeeds_once_there_is_some(tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=540,
         check=False,
     )
     print(ran.stderr[-4000:])
