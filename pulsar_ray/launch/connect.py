@@ -22,6 +22,7 @@ from pulsar_ray.closed_places import is_trusted_user
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import ConnectError, ForkedClient
 from pulsar_ray.launch.broker_token import take_token
+from pulsar_ray.launch.cluster_stay import CLUSTER_STAYS
 from pulsar_ray.launch.embedded import ClientMark, EmbeddedRecord, join_embedded, read_record
 from pulsar_ray.launch.joined_ray import has_auth_token, head_answers, reaching, share_auth_mode
 from pulsar_ray.launch.listeners import Listener, split_address, takers, takers_on_loopback
@@ -192,6 +193,8 @@ def _on_this_ray(settings: Settings) -> Connected:
         data_dir = Path(described["data_dir"])
         with contextlib.suppress(OSError):
             mark = STAYS.begin(data_dir, record, ClientMark(data_dir), cluster)
+    else:
+        CLUSTER_STAYS.begin(address, lambda: _init(address), cluster)
     return Connected(cluster, address, mark)
 
 
@@ -255,6 +258,7 @@ def _init(address: str) -> None:
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise ConnectError(f"no Ray cluster answers at {address}: {error}") from None
         ray_was_joined()
+        CLUSTER_STAYS.joined()
 
 
 @contextlib.contextmanager

@@ -7,12 +7,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
 import ray
 
+from pulsar_ray.errors import PulsarException
 from pulsar_ray.launch.listeners import takers_on_loopback
 from pulsar_ray.transport.ray_calls import RAY_CALLS
 
@@ -102,17 +103,21 @@ def head_answers(address: str, wait_s: float) -> bool:
     return has_answered.wait(wait_s)
 
 
-def leave_ray(wait_s: float) -> bool:
+def leave_ray(
+    wait_s: float, why: PulsarException | None = None, then: Callable[[], None] = lambda: None
+) -> bool:
     """Leave a Ray that has gone, once no thread is inside it.
 
-    Returns False if a thread stays inside for `wait_s` seconds.
+    Returns False if a thread stays inside for `wait_s` seconds. Else `then` is called before anybody is let
+    in again; calls meanwhile raise `why`.
     """
     deadline = time.monotonic() + wait_s
     while True:
         left = max(0.0, deadline - time.monotonic())
-        with RAY_CALLS.kept_out(left) as is_empty:
+        with RAY_CALLS.kept_out(left, why) as is_empty:
             if is_empty and not _is_program_inside():
                 ray.shutdown()
+                then()
                 return True
         if not left:
             return False

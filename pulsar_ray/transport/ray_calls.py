@@ -25,6 +25,7 @@ from pulsar_ray.errors import AlreadyClosed, PulsarException
 SLICE_S = 0.2
 EXIT_DEADLINE_S = 5.0
 LEAVE_DEADLINE_S = 60.0
+_LEAVES = AlreadyClosed("the program leaves Ray")
 
 
 class RayCall:
@@ -52,13 +53,14 @@ class RayCalls:
         self._inside = 0
         self._is_ending = False
         self._has_ended = False
+        self._why: PulsarException = _LEAVES
         self._one_leaves = threading.Lock()
         self._open: set[RayCall] = set()
 
     def __enter__(self) -> None:
         with self._changed:
             if self._is_ending:
-                raise AlreadyClosed("the program leaves Ray")
+                raise self._why.again()
             self._inside += 1
 
     def __exit__(self, *_: object) -> None:
@@ -70,6 +72,11 @@ class RayCalls:
     def is_ending(self) -> bool:
         """Whether nobody is let in just now, or any more."""
         return self._is_ending
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the program ends."""
+        return self._has_ended
 
     def made(self, reference: Any) -> RayCall:
         """Keep a new call's reference."""
@@ -121,17 +128,20 @@ class RayCalls:
                 if why is not None:
                     raise why.again() from None
                 raise error.with_traceback(None) from None
-        raise (given_up() or AlreadyClosed("the program leaves Ray")).again()
+        raise (given_up() or self._why).again()
 
     @contextmanager
-    def kept_out(self, wait_s: float = EXIT_DEADLINE_S) -> Iterator[bool]:
+    def kept_out(self, wait_s: float = EXIT_DEADLINE_S, why: PulsarException | None = None) -> Iterator[bool]:
         """Keep this process's calls out of Ray around `ray.shutdown()`.
 
-        Calls under way are given up first, and nobody enters until it is over.
+        Calls under way are given up first, and nobody enters until it is over: all raise `why`, AlreadyClosed
+        by default.
 
         False if one of them has not come back within `wait_s`, or the program ends, which shuts Ray down.
         """
         with self._one_leaves:
+            if not self._has_ended:
+                self._why = why or _LEAVES
             is_empty = self._empty(wait_s) and not self._has_ended
             try:
                 if is_empty:
@@ -151,6 +161,7 @@ class RayCalls:
     def end(self) -> None:
         """End all calls at exit, before Ray's own end."""
         self._has_ended = True
+        self._why = _LEAVES
         self._empty(EXIT_DEADLINE_S)
         # A thread that is leaving Ray just now is let do so: two at once end the process with an error.
         self._one_leaves.acquire(timeout=LEAVE_DEADLINE_S)

@@ -33,6 +33,8 @@ class RayCluster:
         self._handles: dict[str, Any] = {}
         self._left: dict[str, str] = {}
         self._lives: dict[str, RayCall] = {}
+        # A worker does not leave its Ray, and knows its job only while it works.
+        self._job = ray_job() if is_driver() else ""
         self._calls = ClientCalls(RAY_CALLS, _once_left(weakref.ref(self)))
         self._told: list[Callable[[PulsarException], None]] = []
 
@@ -258,6 +260,20 @@ class RayCluster:
         for tell in self._told:
             tell(error)
 
+    def has_left(self) -> bool:
+        """Whether this process has left the Ray of this cluster."""
+        return bool(self._job) and ray_job() != self._job
+
+    def left(self) -> None:
+        """Forget all of a Ray that this process has left, to join the next one."""
+        self._handles.clear()
+        self._left.clear()
+        self._lives.clear()
+
+    def joined(self) -> None:
+        """Go on with the broker of the Ray that this process has joined since `left`."""
+        self._job = ray_job()
+
     def stats(self, address: str, timeout_s: float = CALL_TIMEOUT_S) -> dict[str, Any]:
         """An actor's own counters."""
         result: dict[str, Any] = self.call(address, "stats", timeout_s=timeout_s)
@@ -299,13 +315,11 @@ class RayCluster:
 def _once_left(cluster: weakref.ref[RayCluster]) -> Callable[[], None]:
     """Return a look that ends a cluster once this process has left its Ray.
 
-    Ray's functions would start another one by themselves, for a thread of a client that nobody closed. A
-    worker does not leave its Ray, and knows its job only while it works.
+    Ray's functions would start another one by themselves, for a thread of a client that nobody closed.
     """
-    job = ray_job() if is_driver() else ""
 
     def look() -> None:
-        if job and ray_job() != job and (left := cluster()) is not None:
+        if (left := cluster()) is not None and left.has_left():
             left.gone(BrokerGone("this process has left the Ray of this client: make a new Client"))
 
     return look

@@ -106,6 +106,12 @@ def session_directory() -> Path:
     return Path(node.get_session_dir_path())
 
 
+def raylet_socket() -> str:
+    """The path of the socket by which this process is tied to its node's raylet."""
+    node: Any = ray._private.worker.global_worker.node
+    return str(node.raylet_socket_name)
+
+
 def alive_nodes() -> list[str]:
     """The ids of the nodes that are there."""
     return list(alive_hosts())
