@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from pulsar_ray.broker.serving.owner_loop import DiskThread
-from pulsar_ray.errors import AlreadyClosed, BrokerPersistenceError, Fenced, PulsarException
+from pulsar_ray.errors import BrokerPersistenceError, Fenced, PulsarException, SessionLost
 from pulsar_ray.managed_ledger.cursor.cursor_store import CursorFlush, CursorStore
 from pulsar_ray.model.position import Position
 
@@ -88,7 +88,7 @@ class CursorFlusher:
         if store.durable_version >= version:
             return
         if self._is_closed:
-            raise AlreadyClosed(f"{self._name} is closed: nothing more is recorded of it")
+            raise self._left()
         future: asyncio.Future[None] = self._loop.create_future()
         self._waiters.append((version, at_once, future))
         if at_once:
@@ -148,6 +148,10 @@ class CursorFlusher:
             elif not future.done():
                 future.set_result(None)
 
+    def _left(self) -> SessionLost:
+        # To the consumer, which says it again to the next dispatcher: it is this one that has ended.
+        return SessionLost(f"{self._name} is served here no more: attach again")
+
     def _fail_waiters(self, refusal: PulsarException) -> None:
         waiting, self._waiters = self._waiters, []
         for _, at_once, future in waiting:
@@ -165,7 +169,7 @@ class CursorFlusher:
             if self._flush_timer is not None:
                 self._flush_timer.cancel()
             grouped = [future for _, at_once, future in self._waiters if not at_once]
-            self._fail_waiters(AlreadyClosed(f"{self._name} is closed"))
+            self._fail_waiters(self._left())
             for future in grouped:
                 future.cancel()
             await self._disk.run(self._store.close)

@@ -13,7 +13,7 @@ import pytest
 from pulsar_ray.broker.serving.owner_loop import DiskThread
 from pulsar_ray.broker.subscription import cursor_flusher
 from pulsar_ray.broker.subscription.cursor_flusher import CursorFlusher
-from pulsar_ray.errors import AlreadyClosed, BrokerPersistenceError
+from pulsar_ray.errors import SessionLost, BrokerPersistenceError
 from pulsar_ray.ledger.disk import SYSTEM_DISK
 from pulsar_ray.managed_ledger.cursor.cursor_store import CursorStore, read_cursor
 from pulsar_ray.managed_ledger.cursor.managed_cursor import Subscription
@@ -55,7 +55,7 @@ def test_what_changes_after_the_end_is_neither_written_nor_fatal(
         await flushing.flusher.close()
         store.cursor.acknowledge_up_to(Position(LEDGER, 9))
         flushing.flusher.flush_soon()
-        with pytest.raises(AlreadyClosed, match="s is closed"):
+        with pytest.raises(SessionLost, match="s is served here no more: attach again"):
             await flushing.flusher.flushed(store.cursor.version)
         await flushing.flusher.close()
         await asyncio.sleep(0.05)  # five times the interval: a timer that is left would have run
