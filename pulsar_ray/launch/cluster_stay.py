@@ -113,15 +113,14 @@ class ClusterStay:
             if not self._move():
                 return
             raylet = RayletLife(raylet_socket())
+        raylet.close()
         self._is_over = True
 
     def _move(self) -> bool:
         """Leave the Ray that has ended and join the next one; False if that is not to be."""
-        _log.warning("the Ray of this node has ended: waiting for the next one at %s", self._address)
-        meanwhile = NotConnected(
-            f"the Ray of this node has ended; waiting for the next one at {self._address}"
-        )
-        while not leave_ray(LEAVE_TIMEOUT_S, meanwhile, self._joined_next):
+        told = f"the Ray of this node has ended; waiting for the next one at {self._address}"
+        _log.warning("%s", told)
+        while not leave_ray(LEAVE_TIMEOUT_S, NotConnected(told), self._joined_next):
             if RAY_CALLS.has_ended or ray_job() != self._job:
                 return False
             _log.warning("still on a Ray that has ended: a thread of the program is inside Ray")

@@ -13,7 +13,7 @@ import pytest
 from pulsar_ray.broker.serving.owner_loop import DiskThread
 from pulsar_ray.broker.subscription import cursor_flusher
 from pulsar_ray.broker.subscription.cursor_flusher import CursorFlusher
-from pulsar_ray.errors import SessionLost, BrokerPersistenceError
+from pulsar_ray.errors import BrokerPersistenceError, SessionLost
 from pulsar_ray.ledger.disk import SYSTEM_DISK
 from pulsar_ray.managed_ledger.cursor.cursor_store import CursorStore, read_cursor
 from pulsar_ray.managed_ledger.cursor.managed_cursor import Subscription

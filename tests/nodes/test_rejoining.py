@@ -1,0 +1,112 @@
+"""A Ray cluster that is stopped and started as a whole, while programs that joined it for a Client go on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pulsar_ray.testing.waiting import wait_until
+from tests.nodes.ray_nodes import RayNodes
+from tests.nodes.world import SHARED
+
+SENT = 100
+DEADLINE_S = 180.0
+_PRODUCE = f"""
+import os, time, pulsar_ray
+from pulsar_ray.errors import PulsarException
+confirmed = open("{SHARED}/confirmed", "w", buffering=1)
+with pulsar_ray.Client() as client:
+    producer = client.create_producer("t", send_timeout_millis=5_000)
+    number = 0
+    while not os.path.exists("{SHARED}/stop"):
+        try:
+            producer.send(b"%d" % number)
+            confirmed.write(f"{{number}}\\n")
+        except PulsarException as error:
+            print(repr(error))
+            time.sleep(0.1)
+        number += 1
+        time.sleep(0.02)
+"""
+_CONSUME = f"""
+import os, pulsar_ray
+received = open("{SHARED}/received", "w", buffering=1)
+with pulsar_ray.Client() as client:
+    consumer = client.subscribe("t", "s", initial_position=pulsar_ray.InitialPosition.Earliest)
+    while not os.path.exists("{SHARED}/stop"):
+        try:
+            message = consumer.receive(timeout_millis=1_000)
+        except pulsar_ray.Timeout:
+            continue
+        received.write(message.data().decode() + "\\n")
+        consumer.acknowledge(message)
+"""
+_JOINED_BY_ITSELF = f"""
+import os, time, ray, pulsar_ray
+ray.init(address="auto", log_to_driver=False)
+producer = pulsar_ray.Client().create_producer("t", send_timeout_millis=5_000)
+producer.send(b"0")
+open("{SHARED}/joined", "w").close()
+while True:
+    time.sleep(0.1)
+    try:
+        producer.send(b"0")
+    except pulsar_ray.BrokerGone as error:
+        open("{SHARED}/refused", "w").write(str(error))
+        break
+    except pulsar_ray.PulsarException:
+        pass
+"""
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.mark.timeout(900)
+def test_programs_go_on_behind_a_restart_of_the_whole_cluster(ray_nodes: RayNodes) -> None:
+    worker = ray_nodes.add_worker()
+    ray_nodes.admin("topics.create_partitioned_topic", "t", 4)
+    shared = ray_nodes.world.shared
+    confirmed, received = shared / "confirmed", shared / "received"
+    with (
+        (shared / "output").open("w") as output,
+        worker.start("python", "-c", _PRODUCE, output=output) as producing,
+        worker.start("python", "-c", _CONSUME, output=output) as consuming,
+    ):
+        try:
+            wait_until(lambda: len(_lines(received)) > SENT, DEADLINE_S, "the first messages")
+            for node in (ray_nodes.head, worker):
+                node.run("ray", "stop", "--force", check=False)
+            before = len(_lines(confirmed))
+            ray_nodes.start_head()
+            ray_nodes.start_worker(worker)
+            enough = before + SENT
+            wait_until(lambda: len(_lines(confirmed)) > enough, DEADLINE_S, "messages behind the restart")
+            wait_until(
+                lambda: not set(_lines(confirmed)[:enough]) - set(_lines(received)),
+                DEADLINE_S,
+                "all confirmed messages",
+            )
+        finally:
+            (shared / "stop").touch()
+            print((shared / "output").read_text()[-4000:])
+        assert producing.wait(DEADLINE_S) == 0
+        assert consuming.wait(DEADLINE_S) == 0
+
+
+@pytest.mark.timeout(600)
+def test_a_program_that_joined_ray_by_itself_is_told_to_do_so_again(ray_nodes: RayNodes) -> None:
+    shared, head = ray_nodes.world.shared, ray_nodes.head
+    with (
+        (shared / "output").open("w") as output,
+        head.start("python", "-c", _JOINED_BY_ITSELF, output=output) as program,
+    ):
+        wait_until((shared / "joined").exists, DEADLINE_S, "the first message")
+        head.run("ray", "stop", "--force", check=False)
+        try:
+            program.wait(DEADLINE_S)
+        finally:
+            print((shared / "output").read_text()[-4000:])
+    assert "call ray.shutdown() and ray.init(), and make a new Client" in (shared / "refused").read_text()
