@@ -1,4 +1,4 @@
-"""This process's stay on the Ray of a cluster, which may be started anew under it.
+"""Keep this process on the Ray of its cluster, though that is started anew.
 
 Ray ties a program to the raylet of its node when it joins. Once that raylet has ended (`ray stop`, `ray up`,
 a head that came back without what it knew) no call of the program is answered any more, also where a new
@@ -45,7 +45,10 @@ class RayletLife:
         return connection
 
     def has_ended(self, wait_s: float) -> bool:
-        """Wait so long for the raylet's end; a raylet that closes the connection and takes another lives."""
+        """Wait so long for the raylet's end.
+
+        One that closes the connection and takes another lives.
+        """
         if self._connection is None:
             return True
         self._connection.settimeout(wait_s)
@@ -68,7 +71,7 @@ class RayletLife:
 
 
 class ClusterStay:
-    """One process's stay on the Ray at an address, through all Rays that follow one another there."""
+    """This process stays at an address, on all Rays that follow one another there."""
 
     def __init__(self, address: str, join: Callable[[], None] | None) -> None:
         """`join` joins the Ray at the address, or raises ConnectError.
@@ -117,7 +120,10 @@ class ClusterStay:
         self._is_over = True
 
     def _move(self) -> bool:
-        """Leave the Ray that has ended and join the next one; False if that is not to be."""
+        """Leave the Ray that has ended, and join the next one.
+
+        False if that is not to be.
+        """
         told = f"the Ray of this node has ended; waiting for the next one at {self._address}"
         _log.warning("%s", told)
         while not leave_ray(LEAVE_TIMEOUT_S, NotConnected(told), self._joined_next):
@@ -173,7 +179,7 @@ class _ClusterStays:
         self.__init__()  # type: ignore[misc]
 
     def joined(self) -> None:
-        """Remember that the Ray of this process was joined for a client, and not by the program."""
+        """Remember that a client joined this process's Ray, and not the program."""
         self._joined_job = ray_job()
 
     def begin(self, address: str, join: Callable[[], None], cluster: RayCluster) -> None:
