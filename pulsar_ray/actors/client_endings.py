@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 
 from pulsar_ray.lane.await_within import within
-from pulsar_ray.transport.this_ray import draining_nodes, worker_ended
+from pulsar_ray.transport.this_ray import draining_nodes, raylet_is_gone, worker_ended
 
 logger = logging.getLogger(__name__)
 
@@ -14,15 +15,22 @@ PATIENCE_S = 2.0
 """Ray learns of a worker's end a moment after its connections are gone."""
 FIRST_LOOK_S = 0.05
 LONGEST_LOOK_S = 0.4
+RAYLET_ANSWER_S = 2.0
 
 
 async def ended_by_ray(place: str) -> bool:
     """Whether a worker was ended by `ray.kill` or with its node.
 
-    That node may be gone or drained. False if Ray does not know within two seconds, or does not answer.
+    That node may be gone or drained. False if Ray does not know within two seconds, or does not answer, and
+    the node's raylet takes connections.
     """
+    node_id, worker_id = place.split("/")
     try:
-        return await within(_end_of(*place.split("/")), PATIENCE_S)
+        with contextlib.suppress(asyncio.TimeoutError):
+            return await within(_end_of(node_id, worker_id), PATIENCE_S)
+        # Ray takes a node whose heartbeats stay out for alive for ten seconds and more.
+        asked = asyncio.get_running_loop().run_in_executor(None, raylet_is_gone, node_id)
+        return await within(asked, RAYLET_ANSWER_S)
     except asyncio.TimeoutError:
         return False
     except Exception:

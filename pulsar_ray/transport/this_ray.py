@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+import socket
 import threading
 import warnings
 from pathlib import Path
@@ -21,6 +22,7 @@ CONTAINER_LIMITS = (
 )
 """Bytes, or no number if there is no limit."""
 
+_RAYLET_ANSWER_S = 1.0
 _HEAD_RESOURCE = "node:__internal_head__"
 """Ray gives it to its head node alone."""
 
@@ -63,6 +65,19 @@ def worker_ended(node_id: str, worker_id: str) -> bool | None:
     if worker is None or worker.is_alive:
         return None
     return worker.exit_type in (types.Value("INTENDED_SYSTEM_EXIT"), types.Value("INTENDED_USER_EXIT"))
+
+
+def raylet_is_gone(node_id: str) -> bool:
+    """Whether a node that Ray knows has died: its raylet takes no connection."""
+    nodes: Any = ray.nodes
+    for node in nodes():
+        if node["NodeID"] == node_id:
+            address = (node["NodeManagerAddress"], node["NodeManagerPort"])
+            try:
+                socket.create_connection(address, _RAYLET_ANSWER_S).close()
+            except OSError:
+                return True
+    return False
 
 
 def node_address() -> str:

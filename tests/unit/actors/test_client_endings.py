@@ -37,7 +37,19 @@ def test_of_a_worker_that_was_not_ended_on_purpose_the_node_decides(
     monkeypatch.setattr(client_endings, "PATIENCE_S", 0.01 if ended is None and not draining else 60)
     monkeypatch.setattr(client_endings, "worker_ended", lambda *_: ended)
     monkeypatch.setattr(client_endings, "draining_nodes", lambda: {"a node"} if draining else set())
+    monkeypatch.setattr(client_endings, "raylet_is_gone", lambda _: False)
     assert asyncio.run(client_endings.ended_by_ray("a node/a worker")) == draining
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_node_that_ray_still_takes_for_alive_is_asked_itself(
+    monkeypatch: pytest.MonkeyPatch, is_gone: bool
+) -> None:
+    monkeypatch.setattr(client_endings, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(client_endings, "worker_ended", lambda *_: None)
+    monkeypatch.setattr(client_endings, "draining_nodes", set)
+    monkeypatch.setattr(client_endings, "raylet_is_gone", lambda node: node == "a node" and is_gone)
+    assert asyncio.run(client_endings.ended_by_ray("a node/a worker")) == is_gone
 
 
 def test_a_ray_that_does_not_answer_is_waited_for_only_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,6 +63,8 @@ def test_a_ray_that_does_not_answer_is_waited_for_only_so_long(monkeypatch: pyte
 
     monkeypatch.setattr(client_endings, "PATIENCE_S", 0.01)
     monkeypatch.setattr(client_endings, "worker_ended", lambda *_: answers.wait(60))
+    monkeypatch.setattr(client_endings, "raylet_is_gone", lambda _: answers.wait(60))
+    monkeypatch.setattr(client_endings, "RAYLET_ANSWER_S", 0.01)
     assert not asyncio.run(run())
 
 
