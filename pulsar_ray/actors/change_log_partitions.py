@@ -47,14 +47,15 @@ class ChangeLogPartitions:
 
     async def append(self, partition: str, key: str, value: str) -> Position:
         """Append one message. Raises WrongNode, or Timeout if the partition does not answer."""
-        return Position(*await self._call(partition, "append_message", {"key": key, "value": value}))
+        return Position(*await self.ask(partition, "append_message", {"key": key, "value": value}))
 
     async def read(self, partition: str, behind: Position) -> list[dict[str, Any]]:
         """Read the next messages behind a position. Raises as `append`."""
-        page: list[dict[str, Any]] = await self._call(partition, "read_messages", {"behind": list(behind)})
+        page: list[dict[str, Any]] = await self.ask(partition, "read_messages", {"behind": list(behind)})
         return page
 
-    async def _call(self, partition: str, method: str, arguments: dict[str, Any]) -> Any:
+    async def ask(self, partition: str, method: str, arguments: dict[str, Any]) -> Any:
+        """Make a control call of a partition, again while it starts. Raises as `append`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + DEADLINE_S
         while True:

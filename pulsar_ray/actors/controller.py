@@ -22,6 +22,7 @@ from pulsar_ray.actors.broker_actors import BrokerActors
 from pulsar_ray.actors.broker_process import begin_broker_process
 from pulsar_ray.actors.catalog_opening import CatalogOpening
 from pulsar_ray.actors.change_log_partitions import ChangeLogPartitions
+from pulsar_ray.actors.lost_stores import LostStores
 from pulsar_ray.actors.passivation import Passivation
 from pulsar_ray.actors.policy_delivery import PolicyDelivery
 from pulsar_ray.actors.stores import Stores
@@ -31,7 +32,7 @@ from pulsar_ray.actors.watching.overview import Overview
 from pulsar_ray.actors.watching.own_reports import OwnReports
 from pulsar_ray.actors.watching.resource_usage import ResourceUsage
 from pulsar_ray.broker.catalog.administration import Administration
-from pulsar_ray.broker.catalog.catalog import PartitionRow
+from pulsar_ray.broker.catalog.catalog import PartitionRow, Subscriptions
 from pulsar_ray.broker.catalog.change_logs import ChangeLogs
 from pulsar_ray.broker.catalog.founding import CatalogOrder
 from pulsar_ray.broker.catalog.membership import Membership
@@ -81,6 +82,7 @@ class Controller:
         self._catching_up: asyncio.Task[None]
         self._policies: PolicyDelivery
         self._ending: TopicEnding
+        self._lost_stores: LostStores
         self._administration: Administration
         self._usage: ResourceUsage
         self._overview: Overview
@@ -149,6 +151,7 @@ class Controller:
         logs = ChangeLogs(catalog, partitions, SystemClock().now_ms)
         ending = TopicEnding(served, logs, self._passivation.parked_clients.consumers.at)
         self._logs, self._policies, self._ending = logs, policies, ending
+        self._lost_stores = LostStores(served, self._stores, logs, partitions)
         self._passivation.remove_by(partial(ending.delete_topic, force=False))
         self._administration = Administration(topics, logs, ending, self._settings, self._policy_changed)
         self._usage = ResourceUsage(self._stores, self._actors)
@@ -353,6 +356,16 @@ class Controller:
         await self._serving()
         return await self._stores.nodes()
 
+    async def lost_with(self, store_id: str) -> dict[str, Any]:
+        """Say what is lost with a store, as `LostStores.losses`."""
+        await self._serving()
+        return self._lost_stores.losses(store_id)
+
+    async def forget_store(self, store_id: str, subscriptions: Subscriptions) -> list[str]:
+        """Begin the partitions of a lost store anew, as `LostStores.forget`."""
+        await self._serving()
+        return await self._lost_stores.forget(store_id, subscriptions)
+
     async def expect_stores(self, count: int) -> None:
         """Keep durably how many stores the cluster is to have; 0 if nobody says."""
         (await self._serving()).topics.catalog.expect_stores(count)
@@ -379,6 +392,8 @@ class Controller:
         served = await self._serving()
         row = row_of(served, topic)
         request = SubscriptionRequest(row.name, subscription, durable, initial, properties, create)
+        # One that was lost with its store is there again with the partition that is begun anew.
+        await self._lost_stores.give_inheritance(row.name)
         start = partial(served.dispatcher_started, row, request)
         return await self._passivation.start([row.name], start)
 
@@ -509,6 +524,7 @@ class Controller:
                 await self._stores.probe()
                 assert self._served is not None
                 self._served.replace_dead()
+                await self._lost_stores.give_inheritances()
                 await self._passivation.wake_due()
                 if self._logs.is_behind and self._catching_up.done():
                     self._catching_up = self._begin_catching_up(self._logs)

@@ -10,6 +10,7 @@ from typing import Any
 
 from pulsar_ray.admin.brokers import Brokers
 from pulsar_ray.admin.namespaces import Namespaces
+from pulsar_ray.admin.stores import Stores
 from pulsar_ray.admin.tenants import Tenants
 from pulsar_ray.admin.topics import Topics
 from pulsar_ray.broker.health.finding import HealthReport
@@ -59,6 +60,7 @@ class Admin:
         self.namespaces = Namespaces(self)
         self.tenants = Tenants(self)
         self.brokers = Brokers(self, self._new_client)
+        self.stores = Stores(self)
 
     @classmethod
     def _on(cls, cluster: Cluster, **arguments: Any) -> Admin:

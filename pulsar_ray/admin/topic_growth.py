@@ -33,13 +33,7 @@ class TopicGrowth:
         self._copy_subscriptions(present, added)
 
     def _copy_subscriptions(self, present: list[PartitionRoute], added: list[PartitionRoute]) -> None:
-        if not present:
-            return
-        # One that only some partitions have belongs to those: nobody would read it on another.
-        first, *others = [self._durable_subscriptions(route) for route in present]
-        for name, properties in first.items():
-            if not all(name in registered for registered in others):
-                continue
+        for name, properties in self.common_subscriptions(present).items():
             for route in added:
                 self._calls.ask_partition(
                     route,
@@ -50,6 +44,16 @@ class TopicGrowth:
                     properties=properties,
                     create=True,
                 )
+
+    def common_subscriptions(self, routes: list[PartitionRoute]) -> dict[str, dict[str, str]]:
+        """The properties of the durable subscriptions that all of these partitions have, by name.
+
+        One that only some of them have belongs to those: nobody would read it on another.
+        """
+        if not routes:
+            return {}
+        first, *others = [self._durable_subscriptions(route) for route in routes]
+        return {name: found for name, found in first.items() if all(name in other for other in others)}
 
     def _durable_subscriptions(self, route: PartitionRoute) -> dict[str, dict[str, Any]]:
         known = self._calls.serving_stats(route)["subscriptions"]

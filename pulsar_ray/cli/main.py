@@ -57,6 +57,7 @@ _COMMANDS = {
     "tenants": ("administration.tenants", "Create, list and delete tenants, which namespaces belong to."),
     "brokers": ("administration.brokers", "List the nodes that store, and check that they work."),
     "nodes": ("administration.brokers", "List every node that was ever in, with its store and disk."),
+    "stores": ("administration.stores", "Give stores up whose disks are lost."),
     "health": ("watching.health", "Say what does not work, and why, for people and probes."),
     "doctor": ("watching.doctor", "Look what is wrong with this machine, and what to do about it."),
     "stats": ("administration.stats", "Show counters of a topic, or of the broker."),

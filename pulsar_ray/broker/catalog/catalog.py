@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from pulsar_ray.errors import (
     TopicNotFound,
 )
 from pulsar_ray.ledger.disk import SYSTEM_DISK
-from pulsar_ray.model.system_topics import is_change_log, system_change_log
+from pulsar_ray.model.system_topics import heartbeat, is_change_log, system_change_log
 from pulsar_ray.model.topic_name import TopicName
 
 FOUNDED_NUMBERS = 1 << 31
@@ -30,6 +31,9 @@ FOUNDED_NUMBERS = 1 << 31
 REBUILT_NUMBERS = 1 << 21
 """One that was rebuilt grants so many, from one of the `REBUILT_RANGES` above."""
 REBUILT_RANGES = FOUNDED_NUMBERS // REBUILT_NUMBERS - 1
+
+Subscriptions = Mapping[str, Mapping[str, Mapping[str, str]]]
+"""The properties of subscriptions, by partition and name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +207,47 @@ class Catalog:
         query = "SELECT name FROM partition WHERE store_id = ? ORDER BY name LIMIT ?"
         return [row[0] for row in self._db.execute(query, (store_id, most))]
 
+    def forget_store(
+        self, store_id: str, stores: Sequence[str], subscriptions: Subscriptions
+    ) -> list[PartitionRow]:
+        """Begin the partitions of a store that is lost for good in `stores`, empty.
+
+        They get numbers that were never granted, and inherit `subscriptions`. The store and its heartbeat
+        topic are forgotten. Returns the rows as they were. All of that is done, or nothing. Raises
+        NotAllowedError if all numbers are granted.
+        """
+        own = heartbeat(store_id).full
+        with self._db.transaction():
+            rows = [row for name in self.names_in(store_id, -1) if (row := self.partition(name)) is not None]
+            for turn, row in enumerate(row for row in rows if row.topic != own):
+                self._db.execute(
+                    "UPDATE partition SET number = ?, store_id = ?, has_ledger = 0 WHERE name = ?",
+                    (self._next_number(row.topic), stores[turn % len(stores)], row.name),
+                )
+                for name, properties in subscriptions.get(row.name, {}).items():
+                    self._db.execute(
+                        "INSERT OR REPLACE INTO inheritance VALUES (?, ?, ?)",
+                        (row.name, name, json.dumps(properties)),
+                    )
+            self.drop_partition(own)
+            self._db.execute("DELETE FROM store WHERE store_id = ?", (store_id,))
+            self.note_presence(store_id)
+        return rows
+
+    def inheritances(self) -> dict[str, dict[str, dict[str, str]]]:
+        """Return the subscriptions that partitions begun anew have still to be given.
+
+        By partition and name, with their properties.
+        """
+        found: dict[str, dict[str, dict[str, str]]] = {}
+        for partition, name, properties in self._db.execute("SELECT * FROM inheritance"):
+            found.setdefault(partition, {})[name] = json.loads(properties)
+        return found
+
+    def settle_inheritance(self, partition: str) -> None:
+        """Keep that a partition has been given its subscriptions."""
+        self._db.execute("DELETE FROM inheritance WHERE partition = ?", (partition,))
+
     # --- topics -----------------------------------------------------------------------------------
 
     def restore(
@@ -346,17 +391,20 @@ class Catalog:
                     f"{topic.full} cannot have partition {index}: there is a topic {other.topic}; "
                     "delete that first, or take another name"
                 )
-            _, end = self._number_range()
-            if self.last_number + 1 >= end:
-                raise NotAllowedError(
-                    f"{topic.full} cannot be created: this catalog has granted all its numbers; begin a new "
-                    "range with `pulsar-ray stop` and `pulsar-ray start --rebuild-catalog`"
-                )
-            self._db.execute("UPDATE last_number SET value = value + 1")
             self._db.execute(
-                "INSERT INTO partition SELECT ?, value, ?, ?, ?, 0 FROM last_number",
-                (name, topic.full, index, stores[turn % len(stores)]),
+                "INSERT INTO partition VALUES (?, ?, ?, ?, ?, 0)",
+                (name, self._next_number(topic.full), topic.full, index, stores[turn % len(stores)]),
             )
+
+    def _next_number(self, topic: str) -> int:
+        _, end = self._number_range()
+        if self.last_number + 1 >= end:
+            raise NotAllowedError(
+                f"{topic} cannot be created: this catalog has granted all its numbers; begin a new "
+                "range with `pulsar-ray stop` and `pulsar-ray start --rebuild-catalog`"
+            )
+        self._db.execute("UPDATE last_number SET value = value + 1")
+        return self.last_number
 
     def prepare_partitions(
         self, topic: TopicName, partitions: int, stores: Sequence[str]
@@ -413,6 +461,8 @@ class Catalog:
         if not rows:
             raise TopicNotFound(f"the topic {topic} does not exist")
         with self._db.transaction():
+            for row in rows:
+                self.settle_inheritance(row.name)
             self._db.execute("DELETE FROM partition WHERE topic = ?", (topic,))
             self._db.execute("DELETE FROM topic WHERE name = ?", (topic,))
         return rows

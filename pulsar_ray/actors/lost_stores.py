@@ -1,0 +1,101 @@
+"""Stores that are lost for good, and what is begun anew in their place."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from pulsar_ray.actors.change_log_partitions import ChangeLogPartitions
+from pulsar_ray.actors.stores import Stores
+from pulsar_ray.actors.topic_actors import TopicActors
+from pulsar_ray.broker.catalog.catalog import Subscriptions
+from pulsar_ray.broker.catalog.change_logs import ChangeLogs
+from pulsar_ray.broker.serving.logs.line_limits import event
+from pulsar_ray.errors import NotAllowedError, PulsarException
+from pulsar_ray.model.system_topics import heartbeat, is_change_log
+from pulsar_ray.model.topic_name import TopicName
+
+logger = logging.getLogger(__name__)
+
+
+class LostStores:
+    """Belongs to the controller."""
+
+    def __init__(
+        self, served: TopicActors, stores: Stores, logs: ChangeLogs, partitions: ChangeLogPartitions
+    ) -> None:
+        self._served = served
+        self._stores = stores
+        self._logs = logs
+        self._partitions = partitions
+        self._catalog = served.topics.catalog
+
+    def losses(self, store_id: str) -> dict[str, Any]:
+        """Say what is lost with a store: its last place, and the names of its partitions.
+
+        Raises NotAllowedError for one that is there, that holds the catalog, or that nobody knows.
+        """
+        membership = self._stores.membership
+        assert membership is not None
+        known = self._catalog.stores()
+        if store_id not in known and store_id not in self._catalog.partitions_per_store():
+            raise NotAllowedError(f"there is no store {store_id}: `pulsar-ray nodes` lists all of them")
+        if store_id in self._stores.known or store_id == membership.catalog_store_id:
+            raise NotAllowedError(
+                f"store {store_id} is there, so nothing of it is lost: delete topics, or take its node away first"
+            )
+        host, path = known.get(store_id, ("an unknown host", ""))
+        own = heartbeat(store_id).full
+        names = [name for name in self._catalog.names_in(store_id, -1) if name != own]
+        return {"storeId": store_id, "host": host, "path": path, "partitions": names}
+
+    async def forget(self, store_id: str, subscriptions: Subscriptions) -> list[str]:
+        """Begin the partitions of a lost store anew, empty, in the stores that are there.
+
+        They have numbers that never come again, so that nobody takes them for what was lost, and get
+        `subscriptions`. Changes of policies that lay there alone are lost as well. Returns the partitions'
+        names. Raises as `losses`, and ServiceUnitNotReady where no other store takes partitions.
+        """
+        names: list[str] = self.losses(store_id)["partitions"]
+        logs = [name for name in map(TopicName.parse, names) if is_change_log(name)]
+        for namespace in sorted({name.namespace_name for name in logs}):
+            await self._logs.abandon(namespace)
+        used = self._catalog.partitions_per_store()
+        stores = sorted(self._stores.for_new_partitions(), key=lambda each: (used.get(each, 0), each))
+        await self._stores.reserve_numbers(len(names))
+        rows = self._catalog.forget_store(store_id, stores, subscriptions)
+        await self._served.remove(rows)
+        for row in rows:
+            event(
+                logger,
+                "was lost with store %s: begun anew, empty",
+                store_id,
+                topic=row.name,
+                level=logging.WARNING,
+            )
+        await self.give_inheritances()
+        return names
+
+    async def give_inheritances(self) -> None:
+        """Give partitions that were begun anew their subscriptions; what fails is tried again later."""
+        for name in self._catalog.inheritances():
+            try:
+                await self.give_inheritance(name)
+            except PulsarException as error:
+                logger.warning("%s has not got its subscriptions yet: %s", name, error)
+
+    async def give_inheritance(self, name: str) -> None:
+        """Give a partition that was begun anew its subscriptions, which begin with its first message.
+
+        Raises why that cannot be now, an error that may pass.
+        """
+        for subscription, properties in self._catalog.inheritances().get(name, {}).items():
+            arguments = {
+                "name": subscription,
+                "durable": True,
+                "initial": "earliest",
+                "properties": properties,
+                "create": True,
+            }
+            await self._partitions.ask(name, "register_subscription", arguments)
+        self._catalog.settle_inheritance(name)

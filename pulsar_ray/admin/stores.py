@@ -1,0 +1,73 @@
+"""`Admin.stores`: what to do about a store that is lost for good."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pulsar_ray.admin.topic_calls import Broker, TopicCalls
+from pulsar_ray.admin.topic_growth import TopicGrowth
+from pulsar_ray.errors import NotAllowedError, WrongNode
+from pulsar_ray.model.topic_name import TopicName
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLoss:
+    """What is lost with a store."""
+
+    store_id: str
+    host: str
+    """Where it was last."""
+    path: str
+    partitions: tuple[str, ...]
+    """The partitions, and topics without partitions, whose messages lie there and nowhere else."""
+
+
+class Stores:
+    """The disks of the nodes."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._calls = TopicCalls(broker)
+
+    def losses(self, store_id: str) -> StoreLoss:
+        """Return what would be lost with a store; nothing is changed.
+
+        Raises NotAllowedError for a store that is there, for that of the catalog, and for one that nobody
+        knows.
+        """
+        said = self._broker.ask("lost_with", store_id)
+        return StoreLoss(said["storeId"], said["host"], said["path"], tuple(said["partitions"]))
+
+    def forget(self, store_id: str, *, accept_loss: bool = False) -> StoreLoss:
+        """Give a store up whose disk is lost, and begin its partitions anew, empty, on other nodes.
+
+        They take messages at once, and have numbers that never come again: streams and readers that stood in
+        what was lost notice it (`DataLost`). The subscriptions that all other partitions of a topic have are
+        made on the new one, and get its messages from the first on. A topic whose partitions all lay
+        there has no subscriptions any more, and its consumers get SubscriptionNotFound. If the store comes
+        back, what lies there is not served. May be repeated. Raises as `losses`, and NotAllowedError without
+        `accept_loss`.
+        """
+        loss = self.losses(store_id)
+        if not accept_loss:
+            raise NotAllowedError(
+                f"with store {store_id} of {loss.host} {len(loss.partitions)} partitions are lost, for "
+                f"instance {', '.join(loss.partitions[:3])}: say accept_loss=True if its disk is lost"
+            )
+        self._broker.ask(
+            "forget_store",
+            store_id,
+            {name: found for name in loss.partitions if (found := self._subscriptions_beside(name))},
+            was_done=lambda error: isinstance(error, NotAllowedError),
+        )
+        return loss
+
+    def _subscriptions_beside(self, partition: str) -> dict[str, dict[str, str]]:
+        name = TopicName.parse(partition)
+        if not name.is_partition:
+            return {}
+        try:
+            routes = self._calls.routes_there(name.partitioned_full)
+        except WrongNode:
+            return {}
+        return TopicGrowth(self._calls).common_subscriptions(routes)

@@ -1,0 +1,104 @@
+"""A disk that is lost for good: what lay there is given up, the rest is kept, and all go on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pulsar_ray.testing.waiting import wait_until
+from tests.nodes.ray_nodes import RayNodes
+from tests.nodes.world import DATA_DIR, SHARED
+
+DEADLINE_S = 120.0
+_SEND = """
+import sys, pulsar_ray
+with pulsar_ray.Client() as client:
+    producer = client.create_producer(sys.argv[1])
+    stored = {}
+    for number in range(40):
+        text = f"{sys.argv[2]}-{number}"
+        place = producer.send(text.encode(), partition_key=str(number))
+        stored.setdefault(place.partition(), []).append(text)
+    answer(stored)
+"""
+_CONSUME = f"""
+import os, pulsar_ray
+received = open("{SHARED}/received", "w", buffering=1)
+with pulsar_ray.Client() as client:
+    consumer = client.subscribe("t", "s")
+    open("{SHARED}/subscribed", "w").close()
+    while not os.path.exists("{SHARED}/stop"):
+        try:
+            message = consumer.receive(timeout_millis=1_000)
+        except pulsar_ray.Timeout:
+            continue
+        received.write(message.data().decode() + "\\n")
+        consumer.acknowledge(message)
+"""
+_READ_ALL = """
+import pulsar_ray
+with pulsar_ray.Client() as client:
+    reader = client.create_reader("t", pulsar_ray.MessageId.earliest)
+    found = []
+    while reader.has_message_available():
+        found.append(reader.read_next(30_000).data().decode())
+    answer(found)
+"""
+
+
+@pytest.mark.timeout(900)
+def test_partitions_of_a_lost_disk_begin_anew_and_consumers_go_on(ray_nodes: RayNodes) -> None:
+    worker = ray_nodes.add_worker()
+    head, shared = ray_nodes.head, ray_nodes.world.shared
+    ray_nodes.admin("topics.create_partitioned_topic", "t", 4)
+    ray_nodes.admin("brokers.healthcheck")  # makes the heartbeat topics
+
+    def stores() -> dict[str, dict[str, Any]]:
+        nodes = head.run("pulsar-ray", "nodes", "--json").stdout
+        listed: list[dict[str, Any]] = json.loads(nodes[nodes.index("[") :])
+        return {node["store_id"]: node for node in listed if node["store_id"]}
+
+    (lost,) = [each for each, node in stores().items() if node["host"] == worker.name]
+    with (
+        (shared / "output").open("w") as output,
+        head.start("python", "-c", _CONSUME, output=output) as consuming,
+    ):
+        wait_until((shared / "subscribed").exists, DEADLINE_S, "the consumer")
+        before = head.ask(_SEND, "t", "before")
+        worker.kill()
+        worker.boot()
+        worker.run("rm", "-rf", DATA_DIR)
+        worker.run("pulsar-ray", "init-store", DATA_DIR, "--replace")
+        refused = head.run("pulsar-ray", "stores", "forget", "beef", check=False)
+        assert "there is no store beef" in refused.stdout
+        ray_nodes.start_worker(worker)
+        (there,) = [each for each, node in stores().items() if node["host"] == head.name]
+        refused = head.run("pulsar-ray", "stores", "forget", there, "--accept-loss", check=False)
+        assert "so nothing of it is lost" in refused.stdout
+        asked = head.run("pulsar-ray", "stores", "forget", lost[:8], check=False)
+        assert asked.returncode == 1
+        assert lost in stores(), "nobody agreed to it"
+        gone = [name for name in asked.stdout.splitlines() if name.startswith("persistent://public/")]
+        assert gone
+        assert len(gone) < 4, "all of the topic lay on one node"
+        head.run("pulsar-ray", "stores", "forget", lost[:8], "--accept-loss")
+        assert lost not in stores()
+        behind = head.ask(_SEND, "t", "behind")
+        wanted = {text for texts in behind.values() for text in texts}
+
+        def received() -> set[str]:
+            return set((shared / "received").read_text().splitlines())
+
+        try:
+            wait_until(lambda: wanted <= received(), DEADLINE_S, "what was sent behind the loss")
+        finally:
+            (shared / "stop").touch()
+            print((shared / "output").read_text()[-4000:])
+        assert consuming.wait(DEADLINE_S) == 0
+    indexes = {name.rpartition("-")[2] for name in gone}
+    kept = {text for index, texts in before.items() if index not in indexes for text in texts}
+    assert set(head.ask(_READ_ALL)) == kept | wanted
+    health = head.run("pulsar-ray", "health", check=False)
+    assert health.returncode == 0, health.stdout
