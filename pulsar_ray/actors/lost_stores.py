@@ -42,7 +42,7 @@ class LostStores:
             raise NotAllowedError(f"there is no store {store_id}: `pulsar-ray nodes` lists all of them")
         if store_id in self._stores.known or store_id == membership.catalog_store_id:
             raise NotAllowedError(
-                f"store {store_id} is there, so nothing of it is lost: delete topics, or take its node away first"
+                f"store {store_id} is there, so nothing of it is lost: delete topics, or take its node away"
             )
         host, path = known.get(store_id, ("an unknown host", ""))
         own = heartbeat(store_id).full

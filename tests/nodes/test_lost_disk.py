@@ -53,7 +53,7 @@ def test_partitions_of_a_lost_disk_begin_anew_and_consumers_go_on(ray_nodes: Ray
     worker = ray_nodes.add_worker()
     head, shared = ray_nodes.head, ray_nodes.world.shared
     ray_nodes.admin("topics.create_partitioned_topic", "t", 4)
-    ray_nodes.admin("brokers.healthcheck")  # makes the heartbeat topics
+    head.run("pulsar-ray", "brokers", "healthcheck")  # makes the heartbeat topics
 
     def stores() -> dict[str, dict[str, Any]]:
         nodes = head.run("pulsar-ray", "nodes", "--json").stdout
@@ -69,7 +69,7 @@ def test_partitions_of_a_lost_disk_begin_anew_and_consumers_go_on(ray_nodes: Ray
         before = head.ask(_SEND, "t", "before")
         worker.kill()
         worker.boot()
-        worker.run("rm", "-rf", DATA_DIR)
+        worker.run("find", DATA_DIR, "-mindepth", "1", "-delete")
         worker.run("pulsar-ray", "init-store", DATA_DIR, "--replace")
         refused = head.run("pulsar-ray", "stores", "forget", "beef", check=False)
         assert "there is no store beef" in refused.stdout

@@ -43,6 +43,9 @@ class SessionOwner(Protocol):
     def session_expired(self) -> None:
         """Give up queued deliveries: the dispatcher gave them to others during a long silence."""
 
+    def partition_replaced(self) -> None:
+        """Expect the deliveries of another partition of this name, which are numbered from the first on."""
+
     def ended(self, error: PulsarException) -> None:
         """Tell the application's thread that the session will not be open again."""
 
@@ -144,6 +147,8 @@ class DispatcherSession:
         if former is not None and is_other_session and former.epoch == attached.epoch:
             # This client was silent for longer than its lease: others have got what is queued here by now.
             self._owner.session_expired()
+        if not self.is_of(attached.directory):
+            self._owner.partition_replaced()
 
         def opened(answer: ConsumerOpened, _: Connection) -> None:
             self._opened(answer, attached)

@@ -199,6 +199,14 @@ class PartitionConsumer:
             with self._owner.lock:
                 self.deliveries.give_up_queue()
 
+    def partition_replaced(self) -> None:
+        """Expect the deliveries of another partition of this name, which are numbered from the first on.
+
+        The epochs of its dispatchers begin anew as well, so that one may be that of the former partition.
+        """
+        with self._owner.lock:
+            self.deliveries.number_anew()
+
     def ended(self, error: PulsarException) -> None:
         """Tell the owner that the session will not be open again."""
         self._owner.partition_failed(self, error)

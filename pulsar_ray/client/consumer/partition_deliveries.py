@@ -150,6 +150,10 @@ class PartitionDeliveries:
         """Find out whether the segments of this attachment's partition can be read here."""
         self.reads_files = segment_files.can_read(attached.reach)
 
+    def number_anew(self) -> None:
+        """Forget the numbers of all dispatchers so far. Called with the lock held."""
+        self.numbering, self.last_number = -1, 0
+
     def opened(self, opened: ConsumerOpened) -> None:
         """Go on with the numbers of the dispatcher that opened the consumer.
 

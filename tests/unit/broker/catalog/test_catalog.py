@@ -19,7 +19,7 @@ from pulsar_ray.errors import (
     NotAllowedError,
     UnsupportedFormatVersion,
 )
-from pulsar_ray.model.system_topics import change_log
+from pulsar_ray.model.system_topics import change_log, heartbeat
 from pulsar_ray.model.topic_name import TopicName
 
 
@@ -252,3 +252,62 @@ def test_a_topic_that_took_the_name_of_a_log_before_it_was_reserved_is_named(tmp
     catalog.create(log, 0, ["store"])
     with pytest.raises(NotAllowedError, match="delete it first"):
         catalog.complete(log, 4, ["store"])
+
+
+def test_partitions_of_a_store_that_is_forgotten_begin_anew_with_other_numbers(tmp_path: Path) -> None:
+    catalog = new_catalog(tmp_path / "catalog.db")
+    topic, alone = TopicName.parse("public/default/t"), TopicName.parse("public/default/alone")
+    for store in ("a", "b", "c"):
+        catalog.remember_store(store, f"host {store}", "/data")
+    catalog.create(topic, 4, ["a", "b"])
+    catalog.create(alone, 0, ["b"])
+    catalog.create(heartbeat("b"), 0, ["b"])
+    catalog.note_absence("b", 1)
+    for row in catalog.partitions(topic.full):
+        catalog.opened(row.name)
+    before = {row.name: row for row in catalog.partitions(topic.full)}
+    inherited = {topic.partition(1).full: {"s": {"of": "t"}}}
+    last = catalog.last_number
+
+    was = catalog.forget_store("b", ["a", "c"], inherited)
+
+    rows = {row.name: row for row in (*catalog.partitions(topic.full), *catalog.partitions(alone.full))}
+    assert {row.name for row in was} == {
+        topic.partition(1).full,
+        topic.partition(3).full,
+        alone.full,
+        heartbeat("b").full,
+    }
+    anew = [row for row in rows.values() if row.number > last]
+    assert {row.name for row in anew} == {row.name for row in was} - {heartbeat("b").full}
+    assert {row.store_id for row in anew} == {"a", "c"}
+    assert not any(row.has_ledger for row in anew)
+    for index in (0, 2):
+        assert rows[topic.partition(index).full] == before[topic.partition(index).full]
+    assert catalog.partition_count(heartbeat("b").full) is None
+    assert "b" not in catalog.stores()
+    assert catalog.absences() == {}
+    assert catalog.inheritances() == inherited
+    catalog.settle_inheritance(topic.partition(1).full)
+    assert catalog.inheritances() == {}
+
+
+def test_a_topic_that_is_deleted_inherits_nothing(tmp_path: Path) -> None:
+    catalog = new_catalog(tmp_path / "catalog.db")
+    topic = TopicName.parse("public/default/t")
+    catalog.create(topic, 1, ["b"])
+    catalog.forget_store("b", ["a"], {topic.partition(0).full: {"s": {}}})
+    catalog.delete(topic.full)
+    assert catalog.inheritances() == {}
+
+
+def test_a_store_is_forgotten_whole_or_not_at_all(tmp_path: Path) -> None:
+    catalog = new_catalog(tmp_path / "catalog.db")
+    topic = TopicName.parse("public/default/t")
+    catalog.create(topic, 40, ["b"])
+    before = catalog.partitions(topic.full)
+    catalog._db.execute("UPDATE last_number SET value = ?", (FOUNDED_NUMBERS - 20,))
+    with pytest.raises(NotAllowedError, match="granted all its numbers"):
+        catalog.forget_store("b", ["a"], {topic.partition(0).full: {"s": {}}})
+    assert catalog.partitions(topic.full) == before
+    assert catalog.inheritances() == {}

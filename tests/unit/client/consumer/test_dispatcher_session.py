@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -48,6 +49,7 @@ class Consumer:
         self.times_opened = 0
         self.errors: list[PulsarException] = []
         self.times_expired = 0
+        self.times_replaced = 0
 
     def open_request(self, request_id: int) -> OpenConsumer:
         return OpenConsumer(request_id, ID, "c", 1, 0, 0, False, False, -1, 0, [], None, "s", 0)
@@ -59,6 +61,9 @@ class Consumer:
 
     def session_expired(self) -> None:
         self.times_expired += 1
+
+    def partition_replaced(self) -> None:
+        self.times_replaced += 1
 
     def ended(self, error: PulsarException) -> None:
         self.errors.append(error)
@@ -298,3 +303,11 @@ def test_a_dispatcher_that_slept_before_it_had_opened_the_consumer_is_needed() -
     consumer.session.reopen(OTHER_DISPATCHER)
     consumer.session.on_detached()
     assert consumer.session.needs_actor
+
+
+def test_another_partition_of_the_name_is_told_from_the_former_one() -> None:
+    _, consumer = opened()
+    consumer.session.reopen(dataclasses.replace(FIRST, attachment=2))
+    assert consumer.times_replaced == 0
+    consumer.session.reopen(dataclasses.replace(FIRST, attachment=3, directory="/another"))
+    assert consumer.times_replaced == 1

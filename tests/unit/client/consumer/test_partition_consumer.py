@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from typing import Any
 
@@ -297,3 +298,17 @@ def test_the_last_report_of_moved_messages_is_made_again_on_a_new_connection() -
     partition.session.on_detached()
     partition.opened(ConsumerOpened(0, "c", EPOCH, resumed=True, generation=0))
     assert reported() == [{"moved": 3, "error": ""}]
+
+
+def test_another_partition_of_the_name_delivers_though_its_dispatcher_has_the_same_epoch() -> None:
+    core = core_of()
+    partition, link = open_partition(core)
+    deliver(partition, 1, b"of the first")
+    partition.session.on_detached()
+    partition.session.reopen(dataclasses.replace(OTHER_SESSION, directory="/another"))
+    request, reply = link.asked[-1]
+    assert isinstance(request, OpenConsumer)
+    assert (request.dispatcher_epoch, request.received) == (-1, 0)
+    reply(ConsumerOpened(0, "c", EPOCH, resumed=False, generation=0), None)
+    deliver(partition, 1, b"of the other", entry_id=7)
+    assert [core.receive(0.0).data() for _ in range(2)] == [b"of the first", b"of the other"]
