@@ -31,9 +31,9 @@ class LostStores:
         self._catalog = served.topics.catalog
 
     def losses(self, store_id: str) -> dict[str, Any]:
-        """Say what is lost with a store: its last place, and the names of its partitions.
+        """Say what is lost with a store.
 
-        Raises NotAllowedError for one that is there, that holds the catalog, or that nobody knows.
+        That is its last place, and the names of its partitions. Raises NotAllowedError for one that is there, that holds the catalog, or that nobody knows.
         """
         membership = self._stores.membership
         assert membership is not None

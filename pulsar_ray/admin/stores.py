@@ -12,7 +12,7 @@ from pulsar_ray.model.topic_name import TopicName
 
 @dataclass(frozen=True, slots=True)
 class StoreLoss:
-    """What is lost with a store."""
+    """A store that is lost, and what lies there."""
 
     store_id: str
     host: str
@@ -39,9 +39,9 @@ class Stores:
         return StoreLoss(said["storeId"], said["host"], said["path"], tuple(said["partitions"]))
 
     def forget(self, store_id: str, *, accept_loss: bool = False) -> StoreLoss:
-        """Give a store up whose disk is lost, and begin its partitions anew, empty, on other nodes.
+        """Give a lost store up, and begin its partitions anew on other nodes.
 
-        They take messages at once, and have numbers that never come again: streams and readers that stood in
+        They are empty, take messages at once, and have numbers that never come again: streams and readers that stood in
         what was lost notice it (`DataLost`). The subscriptions that all other partitions of a topic have are
         made on the new one, and get its messages from the first on. A topic whose partitions all lay
         there has no subscriptions any more, and its consumers get SubscriptionNotFound. If the store comes

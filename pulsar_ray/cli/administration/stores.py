@@ -20,10 +20,10 @@ def stores() -> None:
 @click.option("--accept-loss", is_flag=True, help="Do not ask: what is named is lost.")
 @pass_target
 def forget(target: Target, store: str, accept_loss: bool) -> None:
-    """Give up a STORE whose disk is lost, and begin its partitions anew, empty, on other nodes.
+    """Give up a lost STORE, and begin its partitions anew on other nodes.
 
-    STORE is its id, or how that begins, as `pulsar-ray nodes` shows it. What is lost is named first. The
-    partitions that are left keep their messages, and all subscriptions stay.
+    STORE is its id, or how that begins, as `pulsar-ray nodes` shows it. The command names first what is lost
+    with the disk, and begins empty. The partitions that are left keep their messages, and all subscriptions stay.
     """
     with target.asked() as admin:
         known = {node.store_id for node in admin.brokers.nodes() if node.store_id}

@@ -44,7 +44,7 @@ class SessionOwner(Protocol):
         """Give up queued deliveries: the dispatcher gave them to others during a long silence."""
 
     def partition_replaced(self) -> None:
-        """Expect the deliveries of another partition of this name, which are numbered from the first on."""
+        """Expect the deliveries of another partition of this name."""
 
     def ended(self, error: PulsarException) -> None:
         """Tell the application's thread that the session will not be open again."""

@@ -200,9 +200,9 @@ class PartitionConsumer:
                 self.deliveries.give_up_queue()
 
     def partition_replaced(self) -> None:
-        """Expect the deliveries of another partition of this name, which are numbered from the first on.
+        """Expect the deliveries of another partition of this name.
 
-        The epochs of its dispatchers begin anew as well, so that one may be that of the former partition.
+        They are numbered from the first on. The epochs of its dispatchers begin anew as well, so that one may be that of the former partition.
         """
         with self._owner.lock:
             self.deliveries.number_anew()

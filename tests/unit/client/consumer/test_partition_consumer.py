@@ -305,6 +305,7 @@ def test_another_partition_of_the_name_delivers_though_its_dispatcher_has_the_sa
     partition, link = open_partition(core)
     deliver(partition, 1, b"of the first")
     partition.session.on_detached()
+    link.carrier = "second"
     partition.session.reopen(dataclasses.replace(OTHER_SESSION, directory="/another"))
     request, reply = link.asked[-1]
     assert isinstance(request, OpenConsumer)
