@@ -33,7 +33,8 @@ class LostStores:
     def losses(self, store_id: str) -> dict[str, Any]:
         """Say what is lost with a store.
 
-        That is its last place, and the names of its partitions. Raises NotAllowedError for one that is there, that holds the catalog, or that nobody knows.
+        That is its last place, and the names of its partitions. Raises NotAllowedError for one that is there,
+        that holds the catalog, or that nobody knows.
         """
         membership = self._stores.membership
         assert membership is not None

@@ -144,11 +144,11 @@ class DispatcherSession:
         """Open again behind a new attachment, then repeat what was not answered."""
         former = self._attached
         is_other_session = former is not None and former.session_id != attached.session_id
-        if former is not None and is_other_session and former.epoch == attached.epoch:
-            # This client was silent for longer than its lease: others have got what is queued here by now.
-            self._owner.session_expired()
         if not self.is_of(attached.directory):
             self._owner.partition_replaced()
+        elif former is not None and is_other_session and former.epoch == attached.epoch:
+            # This client was silent for longer than its lease: others have got what is queued here by now.
+            self._owner.session_expired()
 
         def opened(answer: ConsumerOpened, _: Connection) -> None:
             self._opened(answer, attached)
