@@ -202,7 +202,8 @@ class PartitionConsumer:
     def partition_replaced(self) -> None:
         """Expect the deliveries of another partition of this name.
 
-        They are numbered from the first on. The epochs of its dispatchers begin anew as well, so that one may be that of the former partition.
+        They are numbered from the first on. The epochs of its dispatchers begin anew as well, so that one may
+        be that of the former partition.
         """
         with self._owner.lock:
             self.deliveries.number_anew()
