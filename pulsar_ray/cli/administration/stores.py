@@ -23,7 +23,8 @@ def forget(target: Target, store: str, accept_loss: bool) -> None:
     """Give up a lost STORE, and begin its partitions anew on other nodes.
 
     STORE is its id, or how that begins, as `pulsar-ray nodes` shows it. The command names first what is lost
-    with the disk, and begins empty. The partitions that are left keep their messages, and all subscriptions stay.
+    with the disk and begins empty. The partitions that are left keep their messages, and all subscriptions
+    stay.
     """
     with target.asked() as admin:
         known = {node.store_id for node in admin.brokers.nodes() if node.store_id}
