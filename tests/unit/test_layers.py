@@ -42,7 +42,7 @@ LAYERS = (
     ("launch",),
     ("client", "asyncio", "exceptions", "schema", "tableview"),
     ("admin", "monitoring"),
-    ("data", "cli", "queue", "testing"),
+    ("data", "cli", "queue", "serve", "testing"),
 )
 RANK = {unit: rank for rank, units in enumerate(LAYERS) for unit in units}
 TOP = len(LAYERS)  # pulsar_ray/__init__.py and __main__.py, which offer everything
@@ -52,8 +52,9 @@ UNITS_WITH_RAY = {
     "actors",
     "launch",
     "data",
-    "queue",
-}  # queue: for the exceptions of ray.util.queue
+    "queue",  # for the exceptions of ray.util.queue
+    "serve",  # for the classes of ray.serve that it implements
+}
 CLI_MODULES_WITH_RAY = {"main.py", "__main__.py"}
 # Commands that need the Spark package load it when they are run, and say what to install if it is missing.
 CLI_MODULES_WITH_SPARK_PACKAGE = {"spark_package.py"}
