@@ -77,6 +77,37 @@ with pulsar_ray.Client(**CLIENT) as client:
     many = [queue.enqueue_task_sync("add", [number]) for number in range(20)]
     print("many:", sum(ended(task).result for task in many))
     queue.stop_consumer()
+
+    import asyncio
+    import threading
+
+    slow = config.model_copy(update={"queue_name": "slow", "max_retries": 1})
+    begun, may_end = threading.Semaphore(0), threading.Event()
+
+    def block():
+        begun.release()
+        may_end.wait(60)
+
+    async def answer():
+        return "by a coroutine"
+
+    asking = instantiate_adapter_from_config(slow)
+    task = asyncio.run(asking.enqueue_task_async("job"))
+    for _ in range(3):
+        leaving = instantiate_adapter_from_config(slow)
+        leaving.register_task_handle(block, "job")
+        leaving.start_consumer()
+        assert begun.acquire(timeout=60)
+        leaving.stop_consumer(timeout=0.1)
+    staying = instantiate_adapter_from_config(slow)
+    staying.register_task_handle(answer, "job")
+    staying.start_consumer()
+    queue = asking
+    found = ended(task)
+    print("left:", found.status, found.result, asyncio.run(asking.get_metrics_async())["failed"])
+    may_end.set()
+    staying.stop_consumer()
+    asking.stop_consumer()
 serve.shutdown()
 """
 
@@ -102,4 +133,5 @@ def test_tasks_run_are_tried_again_and_set_aside(tmp_path: Path) -> None:
     assert said["metrics"] == metrics
     assert said["health"] == "1"
     assert said["many"] == str(sum(range(20)))
+    assert said["left"] == "SUCCESS by a coroutine 0"
     assert ran.returncode == 0
