@@ -49,6 +49,7 @@ __all__ = ["QueueLengthPolicy", "TaskQueue", "TaskQueueConfig"]
 SUBSCRIPTION = "tasks"
 PENDING, STARTED, RETRY = "PENDING", "STARTED", "RETRY"
 SUCCESS, FAILURE, REVOKED = "SUCCESS", "FAILURE", "REVOKED"
+_ENDS = (SUCCESS, REVOKED)
 _TASK_ID, _TASK_NAME, _REASON = "task_id", "task_name", "reason"
 _LOOK_MS = 500
 logger = logging.getLogger(__name__)
@@ -123,8 +124,8 @@ class _Results:
         at = message.publish_timestamp() / 1000
         with self._lock:
             former = self._states.pop(message.partition_key(), None)
-            # A task that is run again after its end was told stays ended.
-            if former is not None and former[1]["status"] in (SUCCESS, FAILURE, REVOKED):
+            # A task that is run again after its end was told stays ended; one that failed may be redriven.
+            if former is not None and former[1]["status"] in _ENDS:
                 state = former[1]
             self._states[message.partition_key()] = (at, state)
             oldest = time.time() - self._config.results_kept_seconds
@@ -316,7 +317,7 @@ class TaskQueue(TaskProcessorAdapter):
         properties = message.properties()
         task_id, name = properties.get(_TASK_ID, ""), properties.get(_TASK_NAME, "")
         known = self._followed_results().find(task_id, self._connected().operation_timeout_s)
-        if known is not None and known["status"] in (SUCCESS, FAILURE, REVOKED):
+        if known is not None and known["status"] in _ENDS:
             consumer.acknowledge(message)
             return
         try:

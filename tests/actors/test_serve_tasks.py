@@ -15,6 +15,7 @@ from ray import serve
 from ray.serve.schema import TaskProcessorConfig
 from ray.serve.task_consumer import instantiate_adapter_from_config, task_consumer, task_handler
 import pulsar_ray
+from pulsar_ray.admin import Admin
 
 ray.init(num_cpus=2, include_dashboard=False)
 CLIENT = {"data_dir": os.path.abspath("store"), "allow_founding": True, "operation_timeout_seconds": 120}
@@ -38,7 +39,9 @@ class Jobs:
     @task_handler(name="fail")
     def fail(self):
         open("tries", "a").write("x")
-        raise RuntimeError("as always")
+        if not os.path.exists("mended"):
+            raise RuntimeError("as always")
+        return "mended"
 
     @task_handler(name="wait")
     def wait(self):
@@ -73,6 +76,13 @@ with pulsar_ray.Client(**CLIENT) as client:
     while (metrics := queue.get_metrics_sync())["failed"] < 1 and time.monotonic() < deadline:
         time.sleep(0.1)
     print("metrics:", metrics)
+    open("mended", "w").close()
+    with Admin(data_dir=CLIENT["data_dir"]) as admin:
+        admin.topics.redrive("jobs-failed")
+    deadline = time.monotonic() + 60
+    while queue.get_task_status_sync(failed.id).status != "SUCCESS" and time.monotonic() < deadline:
+        time.sleep(0.1)
+    print("redriven:", queue.get_task_status_sync(failed.id).result)
     print("health:", len(queue.health_check_sync()))
     many = [queue.enqueue_task_sync("add", [number]) for number in range(20)]
     print("many:", sum(ended(task).result for task in many))
@@ -131,6 +141,7 @@ def test_tasks_run_are_tried_again_and_set_aside(tmp_path: Path) -> None:
     assert "are not JSON" in said["refused"]
     metrics = "{'queue_length': 0, 'in_hand': 0, 'consumers': 1, 'failed': 1, 'unprocessable': 1}"
     assert said["metrics"] == metrics
+    assert said["redriven"] == "mended"
     assert said["health"] == "1"
     assert said["many"] == str(sum(range(20)))
     assert said["left"] == "SUCCESS by a coroutine 0"
