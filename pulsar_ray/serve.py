@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TaskQueueConfig:
-    """The `adapter_config` of a TaskProcessorConfig; None and a dict of these names are taken as well."""
+    """The `adapter_config` of a TaskProcessorConfig may be this, a dict of its names, or None."""
 
     service_url: str = "auto"
     namespace: str = "public/default"
@@ -87,7 +87,10 @@ class TaskQueueConfig:
 
 
 class _Results:
-    """The latest states of tasks, as a topic tells them: the last `max_results` of the time that is kept."""
+    """Knows the latest states of tasks, as a topic tells them.
+
+    Those are the last `max_results` of the time that is kept.
+    """
 
     def __init__(self, client: Client, topic: str, config: TaskQueueConfig) -> None:
         self._config = config
@@ -135,7 +138,10 @@ class _Results:
                 self._states.popitem(last=False)
 
     def find(self, task_id: str, wait_s: float) -> dict[str, Any] | None:
-        """Return a task's state, None if nothing is known of it; waits until all that is kept was read."""
+        """Return a task's state, None if nothing is known of it.
+
+        Waits until all that is kept was read, for so long.
+        """
         self._caught_up.wait(wait_s)
         with self._lock:
             found = self._states.get(task_id)
@@ -262,7 +268,7 @@ class TaskQueue(TaskProcessorAdapter):
             self._topic,
             SUBSCRIPTION,
             ConsumerType.Shared,
-            # What a replica holds in advance nobody else can begin.
+            # Nobody else can begin a task that a replica holds in advance.
             receiver_queue_size=self._concurrency,
             negative_ack_redelivery_delay_ms=int(self._config.retry_delay_seconds * 1000),
             initial_position=InitialPosition.Earliest,
@@ -416,7 +422,7 @@ async def _awaited(result: Any) -> Any:
 
 
 def _keep(admin: Admin, topic: str) -> None:
-    """Make a topic with a subscription that keeps what is published from its first message on."""
+    """Make a topic with a subscription that keeps all that is published."""
     with contextlib.suppress(NotAllowedError):
         admin.topics.create_topic(topic)
     with contextlib.suppress(NotAllowedError):
