@@ -100,8 +100,8 @@ class ClusterStay:
     def _look(self) -> None:
         raylet = RayletLife(raylet_socket())
         while ray_job() == self._job:
-            if not raylet.has_ended(LOOK_INTERVAL_S):
-                continue
+            if not raylet.has_ended(LOOK_INTERVAL_S) or ray_job() != self._job:
+                continue  # a program that leaves a Ray of its own ends that
             raylet.close()
             if self._join is None:
                 self._tell(
