@@ -264,9 +264,15 @@ class Controller:
         await self._ending.delete_topic(topic, force)
 
     async def unload_topic(self, topic: str) -> None:
-        """Have the actors of a topic that run start anew from the disk. Raises TopicNotFound."""
+        """Have the actors of a topic that run start anew from the disk.
+
+        Raises TopicNotFound, and WrongNode, with nothing done, if a partition is away.
+        """
         served = await self._serving()
-        for row in served.topics.resolve(TopicName.parse(topic), create=False, stores=list):
+        rows = served.topics.resolve(TopicName.parse(topic), create=False, stores=list)
+        for row in rows:
+            served.store_of(row)
+        for row in rows:
             await served.restart(row)
             event(logger, "unloaded: its processes start anew from the disk", topic=row.name)
 

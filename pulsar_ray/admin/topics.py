@@ -124,7 +124,9 @@ class Topics:
         """Have the processes that serve a topic start anew from the disk, those that run.
 
         It is what a crash of them is: producers and consumers are connected again by themselves, nothing that
-        was confirmed is lost, and the partition begins another ledger. For a topic that stands still.
+        was confirmed is lost, and the partition begins another ledger. For a topic that stands still. Raises
+        WrongNode, with nothing done, if a partition is away: those that are there are unloaded by their own
+        names.
         """
         self._calls.ask_controller("unload_topic", TopicName.parse(topic).full)
 

@@ -51,6 +51,9 @@ def test_what_is_up_is_served_while_a_node_is_away(ray_nodes: RayNodes) -> None:
     assert received == list(range(8))
     assert refusals
     assert all("lives in store" in refusal for refusal in refusals)
+    unloaded = ray_nodes.head.run("pulsar-ray", "topics", "unload", "t", check=False)
+    assert unloaded.returncode == 1
+    assert "lives in store" in unloaded.stdout
 
     worker.boot(worker.other_address())
     ray_nodes.start_worker(worker)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -9,8 +10,10 @@ from weakref import WeakValueDictionary
 
 from pulsar_ray.client.endpoint.ending import Ending
 from pulsar_ray.client.endpoint.forgotten_handles import FORGOTTEN
-from pulsar_ray.errors import AlreadyClosed, PulsarException
+from pulsar_ray.errors import AlreadyClosed, PulsarException, WrongNode
 from pulsar_ray.lane.io_thread import IoThread
+
+logger = logging.getLogger(__name__)
 
 
 class Handle(Protocol):
@@ -86,7 +89,7 @@ class OpenHandles:
     def close_all(self, timeout_s: float) -> PulsarException | None:
         """Close each handle, whatever happens to another one; returns the first error.
 
-        A close that another thread has begun is waited for, up to `timeout_s`.
+        A partition that is away is none. A close that another thread has begun is waited for, up to `timeout_s`.
         """
         first_error: PulsarException | None = None
         for handle in self._all():
@@ -95,6 +98,9 @@ class OpenHandles:
                     handle.close()
             except AlreadyClosed:
                 handle.ending.has_come(timeout_s)
+            except WrongNode as error:
+                # Nothing is lost by it: what was acknowledged last may come again, the rest is closed later.
+                logger.warning("closed while a partition is away: %s", error)
             except PulsarException as error:
                 first_error = first_error or error
         return first_error

@@ -12,7 +12,7 @@ import pytest
 
 from pulsar_ray.client.endpoint.ending import Ending
 from pulsar_ray.client.endpoint.open_handles import OpenHandles
-from pulsar_ray.errors import ForkedClient, PulsarException, Timeout
+from pulsar_ray.errors import ForkedClient, PulsarException, Timeout, WrongNode
 from pulsar_ray.testing.waiting import wait_until
 
 DEADLINE_S = 20
@@ -52,6 +52,13 @@ def test_all_are_closed_whatever_happens_to_one_and_the_first_error_is_returned(
     assert handles.close_all(0.0) is first
     assert [handle.closed for handle in opened] == [1, 1, 1]
     assert handles.close_all(0.0) is None
+
+
+def test_a_partition_that_is_away_keeps_no_client_from_closing() -> None:
+    handles = OpenHandles(Ending("client"))
+    opened = [Handle(handles, WrongNode("away")), Handle(handles)]
+    assert handles.close_all(0.0) is None
+    assert [handle.closed for handle in opened] == [1, 1]
 
 
 def test_a_close_under_way_in_another_thread_is_waited_for_and_not_repeated() -> None:
