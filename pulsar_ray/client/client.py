@@ -406,8 +406,9 @@ class Client:
         """Close all producers, consumers and readers, then the connection.
 
         None of its threads calls Ray any more when it returns, so that the program may call `ray.shutdown()`;
-        one that does not come back from Ray is waited for 5 s. Of a partition that is away what was acknowledged
-        last may come again, which is logged. A second call raises AlreadyClosed, one after `shutdown` does not.
+        one that does not come back from Ray is waited for 5 s. Of a partition that is away what was
+        acknowledged last may come again, which is logged. A second call raises AlreadyClosed, one after
+        `shutdown` does not.
         """
         self._ending.close(self._close)
 

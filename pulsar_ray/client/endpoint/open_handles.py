@@ -89,7 +89,8 @@ class OpenHandles:
     def close_all(self, timeout_s: float) -> PulsarException | None:
         """Close each handle, whatever happens to another one; returns the first error.
 
-        A partition that is away is none. A close that another thread has begun is waited for, up to `timeout_s`.
+        A partition that is away is none. A close that another thread has begun is waited for, up to
+        `timeout_s`.
         """
         first_error: PulsarException | None = None
         for handle in self._all():
