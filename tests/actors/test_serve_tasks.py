@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("fastapi")
+
 PROGRAM = """
 import os, sys, time
 import ray

@@ -26,9 +26,10 @@ LAST_LINE = {
 # Each starts a part of Ray that this package's users may have, and takes its time.
 LONG_LAST_LINE = {
     "serve_by_backlog": "600 documents measured; 1 replica grew to ..., and shrank to 1 again",
+    "serve_tasks": "200 tasks done, 20 at the second try; 1 replica grew to ..., and shrank again",
     "tune_events": "4 trials logged 10 steps each, in order; the best rate is 0.5",
 }
-NEEDS = {"serve_by_backlog": "fastapi", "tune_events": "tensorboardX"}
+NEEDS = {"serve_by_backlog": "fastapi", "serve_tasks": "fastapi", "tune_events": "tensorboardX"}
 IN_TESTS_SPARK = {"spark_report"}
 
 

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
-from pulsar_ray import serve
 from pulsar_ray.errors import Timeout
+
+pytest.importorskip("fastapi")
+
+from pulsar_ray import serve
 from pulsar_ray.serve import QueueLengthPolicy, TaskQueueConfig
 
 
