@@ -1,4 +1,4 @@
-"""Tasks of a Ray Serve deployment in a topic, with as many replicas as the tasks that wait need.
+"""Take tasks of a Ray Serve deployment from a topic, with as many replicas as they need.
 
     python examples/serve_tasks.py
 
