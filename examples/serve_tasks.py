@@ -1,4 +1,4 @@
-"""Take tasks of a Ray Serve deployment from a topic, with as many replicas as they need.
+"""Take tasks of a Ray Serve deployment from a topic, by as many replicas as needed.
 
     python examples/serve_tasks.py
 
