@@ -1,4 +1,4 @@
-"""Take tasks of a Ray Serve deployment from a topic, by as many replicas as needed.
+"""Run tasks of a Ray Serve deployment from a topic, scaled by their number.
 
     python examples/serve_tasks.py
 
