@@ -17,7 +17,7 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -104,18 +104,7 @@ class _Results:
         self._thread.start()
 
     def _follow(self) -> None:
-        while not self._is_over.is_set():
-            try:
-                message = self._reader.read_next(_LOOK_MS)
-            except Timeout:
-                self._caught_up.set()
-                continue
-            except AlreadyClosed:
-                return
-            except PulsarException:
-                logger.exception("a task's state could not be read")
-                self._is_over.wait(_LOOK_MS / 1000)
-                continue
+        for message in _each(self._reader.read_next, self._is_over, self._caught_up.set):
             self._take(message)
 
     def _take(self, message: Message) -> None:
@@ -176,13 +165,12 @@ class TaskQueue(TaskProcessorAdapter):
         self._client: Client | None = None
         self._producers: dict[str, Producer] = {}
         self._results: _Results | None = None
-        self._consumer: Consumer | None = None
         self._is_stopped = threading.Event()
         self._concurrency = 1
         self._threads: list[threading.Thread] = []
 
     def _named(self, name: str) -> str:
-        return TopicName.parse(name if "/" in name else f"{self._config.namespace}/{name}").full
+        return _topic(name, self._config.namespace)
 
     # --- connecting -------------------------------------------------------------------------------
 
@@ -264,7 +252,7 @@ class TaskQueue(TaskProcessorAdapter):
         """Begin to run tasks, as many at once as Serve's concurrency says. Returns at once."""
         self._is_stopped.clear()
         self._followed_results()
-        self._consumer = self._connected().subscribe(
+        consumer = self._connected().subscribe(
             self._topic,
             SUBSCRIPTION,
             ConsumerType.Shared,
@@ -277,7 +265,7 @@ class TaskQueue(TaskProcessorAdapter):
             ),
         )
         self._threads = [
-            threading.Thread(target=self._run, args=(self._consumer,), name=f"task-{number}", daemon=True)
+            threading.Thread(target=self._run, args=(consumer,), name=f"task-{number}", daemon=True)
             for number in range(self._concurrency)
         ]
         for thread in self._threads:
@@ -293,7 +281,7 @@ class TaskQueue(TaskProcessorAdapter):
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         with self._lock:
-            client, self._client, self._consumer = self._client, None, None
+            client, self._client = self._client, None
             results, self._results = self._results, None
             self._producers.clear()
         if results is not None:
@@ -302,17 +290,7 @@ class TaskQueue(TaskProcessorAdapter):
             client.close()
 
     def _run(self, consumer: Consumer) -> None:
-        while not self._is_stopped.is_set():
-            try:
-                message = consumer.receive(timeout_millis=_LOOK_MS)
-            except Timeout:
-                continue
-            except AlreadyClosed:
-                return
-            except PulsarException:
-                logger.exception("a task could not be received")
-                self._is_stopped.wait(_LOOK_MS / 1000)
-                continue
+        for message in _each(consumer.receive, self._is_stopped):
             try:
                 self._work(consumer, message)
             except PulsarException:
@@ -337,11 +315,11 @@ class TaskQueue(TaskProcessorAdapter):
             result = handler(*args, **kwargs)
             if inspect.isawaitable(result):
                 result = asyncio.run(_awaited(result))
-            told = json.loads(json.dumps(result))
+            json.dumps(result)  # a result that cannot be told is a failure
         except Exception as error:  # noqa: BLE001 - whatever a task raises is its failure
             self._failed(consumer, message, task_id, error)
             return
-        self._tell(task_id, SUCCESS, told)
+        self._tell(task_id, SUCCESS, result)
         consumer.acknowledge(message)
 
     def _failed(self, consumer: Consumer, message: Message, task_id: str, error: Exception) -> None:
@@ -417,8 +395,33 @@ class TaskQueue(TaskProcessorAdapter):
         return await asyncio.to_thread(self.health_check_sync)
 
 
+def _each(
+    receive: Callable[[int], Message], is_over: threading.Event, idle: Callable[[], None] = lambda: None
+) -> Iterator[Message]:
+    """Yield the messages that come, until the end or a close.
+
+    `idle` is called when none came for a while.
+    """
+    while not is_over.is_set():
+        try:
+            message = receive(_LOOK_MS)
+        except Timeout:
+            idle()
+        except AlreadyClosed:
+            return
+        except PulsarException:
+            logger.exception("a message of tasks could not be received")
+            is_over.wait(_LOOK_MS / 1000)
+        else:
+            yield message
+
+
 async def _awaited(result: Any) -> Any:
     return await result
+
+
+def _topic(name: str, namespace: str) -> str:
+    return TopicName.parse(name if "/" in name else f"{namespace}/{name}").full
 
 
 def _keep(admin: Admin, topic: str) -> None:
@@ -473,8 +476,7 @@ class QueueLengthPolicy:
         poll_interval_s: float = 10.0,
     ) -> None:
         check_seconds("poll_interval_s", poll_interval_s)
-        name = queue_name if "/" in queue_name else f"{namespace}/{queue_name}"
-        self._topic = TopicName.parse(name).full
+        self._topic = _topic(queue_name, namespace)
         self._admin = Admin(service_url, data_dir=data_dir)
         self._poll_interval_s = poll_interval_s
         self._polled_at = -math.inf

@@ -61,10 +61,9 @@ class LostStores:
         logs = [name for name in map(TopicName.parse, names) if is_change_log(name)]
         for namespace in sorted({name.namespace_name for name in logs}):
             await self._logs.abandon(namespace)
-        used = self._catalog.partitions_per_store()
-        stores = sorted(self._stores.for_new_partitions(), key=lambda each: (used.get(each, 0), each))
         await self._stores.reserve_numbers(len(names))
-        rows = self._catalog.forget_store(store_id, stores, subscriptions)
+        stores = self._stores.for_new_partitions
+        rows = self._served.topics.forget_store(store_id, stores, subscriptions)
         await self._served.remove(rows)
         for row in rows:
             event(
@@ -79,7 +78,7 @@ class LostStores:
 
     async def give_inheritances(self) -> None:
         """Give partitions that were begun anew their subscriptions; what fails is tried again later."""
-        for name in self._catalog.inheritances():
+        for name in self._catalog.heirs():
             try:
                 await self.give_inheritance(name)
             except PulsarException as error:
@@ -90,7 +89,8 @@ class LostStores:
 
         Raises why that cannot be now, an error that may pass.
         """
-        for subscription, properties in self._catalog.inheritances().get(name, {}).items():
+        waiting = self._catalog.inheritance_of(name)
+        for subscription, properties in waiting.items():
             arguments = {
                 "name": subscription,
                 "durable": True,
@@ -99,4 +99,5 @@ class LostStores:
                 "create": True,
             }
             await self._partitions.ask(name, "register_subscription", arguments)
-        self._catalog.settle_inheritance(name)
+        if waiting:
+            self._catalog.settle_inheritance(name)

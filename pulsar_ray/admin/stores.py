@@ -54,20 +54,26 @@ class Stores:
                 f"with store {store_id} of {loss.host} {len(loss.partitions)} partitions are lost, for "
                 f"instance {', '.join(loss.partitions[:3])}: say accept_loss=True if its disk is lost"
             )
+        beside: dict[str, dict[str, dict[str, str]]] = {}
+        subscriptions = {}
+        for partition in loss.partitions:
+            name = TopicName.parse(partition)
+            if name.is_partition:
+                topic = name.partitioned_full
+                if topic not in beside:
+                    beside[topic] = self._common_subscriptions(topic)
+                subscriptions[partition] = beside[topic]
         self._broker.ask(
             "forget_store",
             store_id,
-            {name: found for name in loss.partitions if (found := self._subscriptions_beside(name))},
+            subscriptions,
             was_done=lambda error: isinstance(error, NotAllowedError),
         )
         return loss
 
-    def _subscriptions_beside(self, partition: str) -> dict[str, dict[str, str]]:
-        name = TopicName.parse(partition)
-        if not name.is_partition:
-            return {}
+    def _common_subscriptions(self, topic: str) -> dict[str, dict[str, str]]:
         try:
-            routes = self._calls.routes_there(name.partitioned_full)
+            routes = self._calls.routes_there(topic)
         except WrongNode:
             return {}
         return TopicGrowth(self._calls).common_subscriptions(routes)

@@ -13,6 +13,7 @@ import logging
 import os
 import socket
 import threading
+import time
 import weakref
 from collections.abc import Callable
 
@@ -134,12 +135,10 @@ class ClusterStay:
 
     def _joined_next(self) -> None:
         """Join the next Ray, however long that takes; nobody calls Ray meanwhile."""
-        clusters = list(self._clusters)
-        for cluster in clusters:
+        for cluster in list(self._clusters):
             cluster.left()
         assert self._join is not None
         refused = ""
-        pause = threading.Event()
         while not RAY_CALLS.has_ended:
             try:
                 self._join()
@@ -150,7 +149,7 @@ class ClusterStay:
                 if str(error) != refused:
                     refused = str(error)
                     _log.info("%s", refused)
-                pause.wait(_JOIN_PAUSE_S)
+                time.sleep(_JOIN_PAUSE_S)
                 continue
             self._job = ray_job()
             for cluster in list(self._clusters):

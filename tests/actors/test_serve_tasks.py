@@ -31,9 +31,6 @@ config = TaskProcessorConfig(
 @serve.deployment(num_replicas=1, ray_actor_options={"num_cpus": 0})
 @task_consumer(task_processor_config=config)
 class Jobs:
-    def __init__(self):
-        self.tries = 0
-
     @task_handler(name="add")
     def add(self, a, b=0):
         return a + b
@@ -44,10 +41,6 @@ class Jobs:
         if not os.path.exists("mended"):
             raise RuntimeError("as always")
         return "mended"
-
-    @task_handler(name="wait")
-    def wait(self):
-        time.sleep(0.5)
 
 with pulsar_ray.Client(**CLIENT) as client:
     queue = instantiate_adapter_from_config(config)

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from pulsar_ray.testing.waiting import wait_until
+from tests.nodes.programs import CONSUME, READ_ALL
 from tests.nodes.ray_nodes import RayNodes
-from tests.nodes.world import DATA_DIR, SHARED
+from tests.nodes.world import DATA_DIR
 
 DEADLINE_S = 120.0
 _SEND = """
@@ -22,29 +23,6 @@ with pulsar_ray.Client() as client:
         place = producer.send(text.encode(), partition_key=str(number))
         stored.setdefault(place.partition(), []).append(text)
     answer(stored)
-"""
-_CONSUME = f"""
-import os, pulsar_ray
-received = open("{SHARED}/received", "w", buffering=1)
-with pulsar_ray.Client() as client:
-    consumer = client.subscribe("t", "s")
-    open("{SHARED}/subscribed", "w").close()
-    while not os.path.exists("{SHARED}/stop"):
-        try:
-            message = consumer.receive(timeout_millis=1_000)
-        except pulsar_ray.Timeout:
-            continue
-        received.write(message.data().decode() + "\\n")
-        consumer.acknowledge(message)
-"""
-_READ_ALL = """
-import pulsar_ray
-with pulsar_ray.Client() as client:
-    reader = client.create_reader("t", pulsar_ray.MessageId.earliest)
-    found = []
-    while reader.has_message_available():
-        found.append(reader.read_next(30_000).data().decode())
-    answer(found)
 """
 
 
@@ -63,7 +41,7 @@ def test_partitions_of_a_lost_disk_begin_anew_and_consumers_go_on(ray_nodes: Ray
     (lost,) = [each for each, node in stores().items() if node["host"] == worker.name]
     with (
         (shared / "output").open("w") as output,
-        head.start("python", "-c", _CONSUME, output=output) as consuming,
+        head.start("python", "-c", CONSUME, output=output) as consuming,
     ):
         wait_until((shared / "subscribed").exists, DEADLINE_S, "the consumer")
         before = head.ask(_SEND, "t", "before")
@@ -99,6 +77,6 @@ def test_partitions_of_a_lost_disk_begin_anew_and_consumers_go_on(ray_nodes: Ray
         assert consuming.wait(DEADLINE_S) == 0
     indexes = {name.rpartition("-")[2] for name in gone}
     kept = {text for index, texts in before.items() if index not in indexes for text in texts}
-    assert set(head.ask(_READ_ALL)) == kept | wanted
+    assert set(head.ask(READ_ALL)) == kept | wanted
     health = head.run("pulsar-ray", "health", check=False)
     assert health.returncode == 0, health.stdout

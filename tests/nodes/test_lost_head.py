@@ -7,39 +7,14 @@ from collections import Counter
 import pytest
 
 from pulsar_ray.testing.waiting import wait_until
+from tests.nodes.programs import PRODUCE, READ_ALL
 from tests.nodes.ray_nodes import RayNodes
-from tests.nodes.world import SHARED
 
 SENT_BEFORE = 100
 SENT_MEANWHILE = 300
 DEADLINE_S = 120.0
 # Ray warned of each call to a dead actor once.
 OUTPUT_LINES = 20
-_PRODUCE = f"""
-import os, time, pulsar_ray
-from pulsar_ray.errors import PulsarException
-confirmed = open("{SHARED}/confirmed", "w", buffering=1)
-with pulsar_ray.Client() as client:
-    producer = client.create_producer("t", send_timeout_millis=10_000)
-    number = 0
-    while not os.path.exists("{SHARED}/stop"):
-        try:
-            producer.send(b"%d" % number)
-            confirmed.write(f"{{number}}\\n")
-        except PulsarException:
-            time.sleep(0.1)
-        number += 1
-        time.sleep(0.01)
-"""
-_READ_ALL = """
-import pulsar_ray
-with pulsar_ray.Client() as client:
-    reader = client.create_reader("t", pulsar_ray.MessageId.earliest)
-    found = []
-    while reader.has_message_available():
-        found.append(reader.read_next(30_000).data().decode())
-    answer(found)
-"""
 
 
 @pytest.mark.timeout(600)
@@ -56,7 +31,7 @@ def test_a_head_that_is_killed_stops_nobody_elsewhere_and_comes_back_with_everyt
 
     with (
         (shared / "output").open("w") as output,
-        worker.start("python", "-c", _PRODUCE, output=output) as producing,
+        worker.start("python", "-c", PRODUCE, output=output) as producing,
     ):
         wait_until(lambda: len(confirmed()) > SENT_BEFORE, DEADLINE_S, "the first messages")
         ray_nodes.head.kill()
@@ -72,6 +47,6 @@ def test_a_head_that_is_killed_stops_nobody_elsewhere_and_comes_back_with_everyt
     # Ray wants a node that has lost its head to be started again.
     worker.run("ray", "stop", "--force", check=False)
     ray_nodes.start_worker(worker)
-    stored = Counter(ray_nodes.head.ask(_READ_ALL))
+    stored = Counter(ray_nodes.head.ask(READ_ALL))
     assert not set(confirmed()) - stored.keys(), "confirmed, and not there"
     assert max(stored.values()) == 1

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from pulsar_ray.testing.waiting import wait_until
+from tests.nodes.programs import READ_ALL
 from tests.nodes.ray_nodes import RayNodes
 from tests.nodes.world import SHARED, Node
 
@@ -61,15 +62,6 @@ with pulsar_ray.Client() as client:
     except PulsarException:
         refusals = []  # Ray does not know yet that the node is away
 answer([served, refusals])
-"""
-_READ_ALL = """
-import pulsar_ray
-with pulsar_ray.Client() as client:
-    reader = client.create_reader("t", pulsar_ray.MessageId.earliest)
-    found = []
-    while reader.has_message_available():
-        found.append(reader.read_next(30_000).data().decode())
-    answer(found)
 """
 
 
@@ -136,6 +128,6 @@ def test_no_confirmed_message_is_lost_or_doubled(
             assert producing.wait(DEADLINE_S) == 0
         confirmed = set(written("confirmed"))
         wait_until(lambda: confirmed <= set(written("received")), DEADLINE_S, "all of them at the consumer")
-    stored = Counter(head.ask(_READ_ALL))
+    stored = Counter(head.ask(READ_ALL))
     assert not confirmed - stored.keys(), "confirmed, and not there"
     assert max(stored.values()) == 1, json.dumps([each for each, count in stored.items() if count > 1])

@@ -7,41 +7,12 @@ from pathlib import Path
 import pytest
 
 from pulsar_ray.testing.waiting import wait_until
+from tests.nodes.programs import CONSUME, PRODUCE
 from tests.nodes.ray_nodes import RayNodes
 from tests.nodes.world import SHARED
 
 SENT = 100
 DEADLINE_S = 180.0
-_PRODUCE = f"""
-import os, time, pulsar_ray
-from pulsar_ray.errors import PulsarException
-confirmed = open("{SHARED}/confirmed", "w", buffering=1)
-with pulsar_ray.Client() as client:
-    producer = client.create_producer("t", send_timeout_millis=5_000)
-    number = 0
-    while not os.path.exists("{SHARED}/stop"):
-        try:
-            producer.send(b"%d" % number)
-            confirmed.write(f"{{number}}\\n")
-        except PulsarException as error:
-            print(repr(error))
-            time.sleep(0.1)
-        number += 1
-        time.sleep(0.02)
-"""
-_CONSUME = f"""
-import os, pulsar_ray
-received = open("{SHARED}/received", "w", buffering=1)
-with pulsar_ray.Client() as client:
-    consumer = client.subscribe("t", "s", initial_position=pulsar_ray.InitialPosition.Earliest)
-    while not os.path.exists("{SHARED}/stop"):
-        try:
-            message = consumer.receive(timeout_millis=1_000)
-        except pulsar_ray.Timeout:
-            continue
-        received.write(message.data().decode() + "\\n")
-        consumer.acknowledge(message)
-"""
 _JOINED_BY_ITSELF = f"""
 import os, time, ray, pulsar_ray
 ray.init(address="auto", log_to_driver=False)
@@ -72,8 +43,8 @@ def test_programs_go_on_behind_a_restart_of_the_whole_cluster(ray_nodes: RayNode
     confirmed, received = shared / "confirmed", shared / "received"
     with (
         (shared / "output").open("w") as output,
-        worker.start("python", "-c", _PRODUCE, output=output) as producing,
-        worker.start("python", "-c", _CONSUME, output=output) as consuming,
+        worker.start("python", "-c", PRODUCE, output=output) as producing,
+        worker.start("python", "-c", CONSUME, output=output) as consuming,
     ):
         try:
             wait_until(lambda: len(_lines(received)) > SENT, DEADLINE_S, "the first messages")

@@ -218,7 +218,7 @@ class Catalog:
         """
         own = heartbeat(store_id).full
         with self._db.transaction():
-            rows = [row for name in self.names_in(store_id, -1) if (row := self.partition(name)) is not None]
+            rows = self._rows("store_id = ? ORDER BY name", store_id)
             for turn, row in enumerate(row for row in rows if row.topic != own):
                 self._db.execute(
                     "UPDATE partition SET number = ?, store_id = ?, has_ledger = 0 WHERE name = ?",
@@ -234,15 +234,16 @@ class Catalog:
             self.note_presence(store_id)
         return rows
 
-    def inheritances(self) -> dict[str, dict[str, dict[str, str]]]:
-        """Return the subscriptions that partitions begun anew have still to be given.
+    def heirs(self) -> list[str]:
+        """The names of the partitions that have still to be given subscriptions."""
+        return [name for (name,) in self._db.execute("SELECT DISTINCT partition FROM inheritance")]
 
-        By partition and name, with their properties.
-        """
-        found: dict[str, dict[str, dict[str, str]]] = {}
-        for partition, name, properties in self._db.execute("SELECT * FROM inheritance"):
-            found.setdefault(partition, {})[name] = json.loads(properties)
-        return found
+    def inheritance_of(self, partition: str) -> dict[str, dict[str, str]]:
+        """The properties of the subscriptions that a partition has still to be given, by name."""
+        rows = self._db.execute(
+            "SELECT subscription, properties FROM inheritance WHERE partition = ?", (partition,)
+        )
+        return {name: json.loads(properties) for name, properties in rows}
 
     def settle_inheritance(self, partition: str) -> None:
         """Keep that a partition has been given its subscriptions."""
@@ -343,30 +344,23 @@ class Catalog:
 
     def all_partitions(self, topic: str) -> list[PartitionRow]:
         """As `partitions`, with those that were prepared and are not added yet."""
-        rows = self._db.execute(
-            "SELECT name, number, topic, partition_index, store_id, has_ledger FROM partition "
-            "WHERE topic = ? "
-            "ORDER BY partition_index",
-            (topic,),
-        )
-        return [_partition_row(row) for row in rows]
+        return self._rows("topic = ? ORDER BY partition_index", topic)
 
     def partition(self, name: str) -> PartitionRow | None:
         """A partition (or unpartitioned topic) by its own full name."""
-        rows = self._db.execute(
-            "SELECT name, number, topic, partition_index, store_id, has_ledger FROM partition WHERE name = ?",
-            (name,),
-        )
-        return _partition_row(rows[0]) if rows else None
+        return next(iter(self._rows("name = ?", name)), None)
 
     def numbered(self, number: int) -> PartitionRow | None:
         """A partition by its number."""
+        return next(iter(self._rows("number = ?", number)), None)
+
+    def _rows(self, condition: str, value: str | int) -> list[PartitionRow]:
         rows = self._db.execute(
-            "SELECT name, number, topic, partition_index, store_id, has_ledger FROM partition "
-            "WHERE number = ?",
-            (number,),
+            "SELECT name, number, topic, partition_index, store_id, has_ledger FROM partition "  # noqa: S608
+            f"WHERE {condition}",  # one of the conditions above and below, with no value in it
+            (value,),
         )
-        return _partition_row(rows[0]) if rows else None
+        return [_partition_row(row) for row in rows]
 
     def create(self, topic: TopicName, partitions: int, stores: Sequence[str]) -> list[PartitionRow]:
         """Create a topic; its partitions get their numbers, for ever, and take turns in `stores`.
@@ -461,8 +455,10 @@ class Catalog:
         if not rows:
             raise TopicNotFound(f"the topic {topic} does not exist")
         with self._db.transaction():
-            for row in rows:
-                self.settle_inheritance(row.name)
+            self._db.execute(
+                "DELETE FROM inheritance WHERE partition IN (SELECT name FROM partition WHERE topic = ?)",
+                (topic,),
+            )
             self._db.execute("DELETE FROM partition WHERE topic = ?", (topic,))
             self._db.execute("DELETE FROM topic WHERE name = ?", (topic,))
         return rows

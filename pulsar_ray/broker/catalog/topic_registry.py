@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
-from pulsar_ray.broker.catalog.catalog import Catalog, PartitionRow
+from pulsar_ray.broker.catalog.catalog import Catalog, PartitionRow, Subscriptions
 from pulsar_ray.broker.catalog.effective_policies import EffectivePolicies
 from pulsar_ray.broker.catalog.unstored_topics import UnstoredTopics, check_enabled
 from pulsar_ray.broker.serving.logs.line_limits import event
@@ -198,6 +198,12 @@ class TopicRegistry:
         if len(rows) < partitions:
             raise TopicNotFound(f"the topic {name.full} was deleted while it grew: create it again")
         return [row for row in rows if count <= row.partition_index < partitions]
+
+    def forget_store(
+        self, store_id: str, stores: Callable[[], Iterable[str]], subscriptions: Subscriptions
+    ) -> list[PartitionRow]:
+        """Begin the partitions of a lost store anew, as `Catalog.forget_store`."""
+        return self.catalog.forget_store(store_id, self._emptiest_first(stores()), subscriptions)
 
     def add_partitions(self, name: TopicName, partitions: int) -> None:
         """Add prepared partitions, the second step: from now on clients see them. May come twice."""
