@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ from pulsar_ray.transport.ray_cluster import RayCluster
 NO_RAY = (
     "no Ray cluster runs on this machine: start one with `ray start --head`, or use `pulsar-ray standalone`"
 )
+
+LOOK_FOR_RAY_S = 1.0
 
 NO_DASHBOARD = "none; the setting embedded_dashboard starts one"
 
@@ -125,8 +128,22 @@ def _how_to_connect(data_dir: str, record: EmbeddedRecord) -> list[str]:
     help="How many stores the cluster is to have, kept from now on: `health` and `wait` miss the others. "
     "0: no word about that.",
 )
+@click.option(
+    "--wait-for-ray",
+    type=FiniteRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long Ray may take to come up first, as when both start at boot.",
+)
 @pass_target
-def start(target: Target, data_dir: str | None, rebuild_catalog: bool, expect_stores: int | None) -> None:
+def start(
+    target: Target,
+    data_dir: str | None,
+    rebuild_catalog: bool,
+    expect_stores: int | None,
+    wait_for_ray: float,
+) -> None:
     """Start the broker on the Ray cluster that runs here.
 
     Run it on the head node, once `ray start --head` has run; it returns as soon as the broker serves, and
@@ -135,9 +152,9 @@ def start(target: Target, data_dir: str | None, rebuild_catalog: bool, expect_st
     nodes that join later are taken in after `pulsar-ray init-store`.
     """
     settings = _settings(target, data_dir)
+    with progress("waiting for Ray"):
+        _join_ray(target.service_url, wait_for_ray)
     with progress("starting the broker"):
-        if target.service_url == "local" or not join_ray(target.service_url):
-            raise ConnectError(NO_RAY)
         described = RayCluster().describe_broker()
         was_running = described is not None
         if described is None:
@@ -160,6 +177,24 @@ def start(target: Target, data_dir: str | None, rebuild_catalog: bool, expect_st
     write_line("connect with pulsar_ray.Client() on any node of the cluster")
     if not _report_stores(described):
         say("`pulsar-ray wait` waits until all stores serve")
+
+
+def _join_ray(service_url: str, wait_s: float) -> None:
+    """Join the Ray that runs here, or comes up within the time. Raises ConnectError."""
+    if service_url == "local":
+        raise ConnectError(NO_RAY)
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            if join_ray(service_url):
+                return
+            error = ConnectError(NO_RAY)
+        except ConnectError as refusal:
+            # What `ray start` of a former boot left names a Ray that is no more.
+            error = refusal
+        if time.monotonic() >= deadline:
+            raise error
+        time.sleep(LOOK_FOR_RAY_S)
 
 
 def _report_stores(described: dict[str, Any]) -> bool:

@@ -35,6 +35,7 @@ of its stores work (status, wait) or something does not work (health, doctor), 4
 _COMMANDS = {
     "standalone": ("broker", "Run an embedded broker in the foreground."),
     "start": ("broker", "Start the broker on the Ray cluster that runs here."),
+    "install-service": ("install_service", "Have systemd start Ray and the broker at boot."),
     "init-store": ("broker", "Make a directory of this node a store of the broker."),
     "status": ("broker", "Say whether a broker runs, and where it stores."),
     "wait": ("watching.wait", "Wait until the broker and all of its stores serve."),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from pulsar_ray.broker.health.finding import ERROR, Finding, HealthReport
+from pulsar_ray.broker.health.finding import ERROR, WARNING, Finding, HealthReport
 from pulsar_ray.broker.health.health_socket import ask_health
 from pulsar_ray.broker.serving.logs.log_lines import one_line
 from pulsar_ray.cli.console import write_line
@@ -29,6 +30,11 @@ ANSWER_S = 5.0
 @click.command()
 @click.option("--data-dir", type=click.Path(file_okay=False), help="Of the embedded broker that is meant.")
 @click.option("--json", "as_json", is_flag=True, help="The whole report: healthy, stores, running, findings.")
+@click.option(
+    "--this-node",
+    is_flag=True,
+    help="Ask only whether this machine's store answers, and say only what is wrong on this machine.",
+)
 @click.option("--strict", is_flag=True, help="Exit with 3 for warnings, too.")
 @click.option(
     "--timeout-seconds",
@@ -38,7 +44,14 @@ ANSWER_S = 5.0
     help="How long the controller may take to answer.",
 )
 @pass_target
-def health(target: Target, data_dir: str | None, as_json: bool, strict: bool, timeout_seconds: float) -> None:
+def health(
+    target: Target,
+    data_dir: str | None,
+    as_json: bool,
+    this_node: bool,
+    strict: bool,
+    timeout_seconds: float,
+) -> None:
     """Say what does not work, with the node, store or partition and the reason.
 
     Asks everything that runs at the same time, for a second at most; wakes nothing, starts nothing, writes
@@ -48,14 +61,18 @@ def health(target: Target, data_dir: str | None, as_json: bool, strict: bool, ti
     Exits with 0 if all works, 1 if no broker runs or its controller does not answer, 3 if something does not
     work.
 
+    With --this-node it asks over the socket of this machine's store, never over Ray. A probe of a container
+    takes that: a machine is not to be restarted, or taken out of its service, because another one is away.
+
     \b
     Examples:
       pulsar-ray health
+      pulsar-ray health --this-node --data-dir /data/pulsar-ray
       pulsar-ray health --json | jq -r '.findings[].reason'
     """
     try:
         with progress("asking the broker"):
-            report, code = _asked(target, data_dir, timeout_seconds), UNHEALTHY
+            report, code = _asked(target, data_dir, timeout_seconds, this_node=this_node), UNHEALTHY
     except PulsarException as error:
         report, code = _no_answer(error.text), NO_BROKER
     if as_json:
@@ -66,10 +83,12 @@ def health(target: Target, data_dir: str | None, as_json: bool, strict: bool, ti
         raise click.exceptions.Exit(code)
 
 
-def _asked(target: Target, data_dir: str | None, timeout_s: float) -> HealthReport:
+def _asked(target: Target, data_dir: str | None, timeout_s: float, *, this_node: bool) -> HealthReport:
     """Ask the store of this machine, or else the controller. Raises ConnectError, Timeout."""
     named = data_dir or target.data_dir
     path = Path(Settings.load(data_dir=named).data_dir)
+    if this_node:
+        return _of_this_node(path, timeout_s)
     described = _asked_here(target.service_url, path, bool(named), timeout_s)
     if described is None:
         # Loads Ray: that alone takes most of a second.
@@ -82,6 +101,20 @@ def _asked(target: Target, data_dir: str | None, timeout_s: float) -> HealthRepo
     if described is None:
         raise ConnectError(f"no broker runs here, and none serves {path}")
     return HealthReport.of(described)
+
+
+def _of_this_node(path: Path, timeout_s: float) -> HealthReport:
+    """Ask this machine's store alone. Raises ConnectError if none answers, Timeout.
+
+    That the controller is silent, as while its machine restarts, is nothing that this machine could mend.
+    """
+    answer = ask_health(path, timeout_s)
+    if answer is None:
+        raise ConnectError(f"no store answers in {path}: Ray does not run here, or this is no store yet")
+    if "silent" in answer:
+        return HealthReport([Finding(WARNING, "broker", "", "", answer["silent"])], 1, 0)
+    whole, host = HealthReport.of(answer["report"]), socket.gethostname()
+    return HealthReport([each for each in whole.findings if each.host == host], whole.stores, whole.running)
 
 
 def _asked_here(service_url: str, path: Path, is_named: bool, timeout_s: float) -> dict[str, Any] | None:
