@@ -27,18 +27,20 @@ with Admin() as admin:
 class RayNodes:
     """Nodes of one Ray cluster; the first one is the head."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, **variables: str) -> None:
         self.world = world
+        self.variables = variables
+        """Of the environment in which Ray is started."""
         self.head = world.add_node()
 
     def start_head(self) -> None:
         """Start Ray on the head node, which is up, and the broker on it, whose other stores may be away."""
-        start_ray(self.head, "--head", f"--port={PORT}", "--include-dashboard=false")
+        start_ray(self.head, "--head", f"--port={PORT}", "--include-dashboard=false", **self.variables)
         self.head.run("pulsar-ray", "start", "--data-dir", DATA_DIR)
 
     def start_worker(self, node: Node) -> None:
         """Start Ray on a node that is up; returns when the broker has all running nodes' stores."""
-        start_ray(node, f"--address={self.head.address}:{PORT}")
+        start_ray(node, f"--address={self.head.address}:{PORT}", **self.variables)
         self.wait_for_stores()
 
     def add_worker(self) -> Node:
@@ -58,11 +60,11 @@ class RayNodes:
         return (on or self.head).ask(_ASK_ADMIN, method, json.dumps(arguments))
 
 
-def start_ray(node: Node, *place: str) -> None:
+def start_ray(node: Node, *place: str, **variables: str) -> None:
     """Run `ray start` on a node that is up; again where a busy machine lets Ray come up too late."""
     for attempt in range(1, _STARTS + 1):
         command = ("ray", "start", *place, f"--node-ip-address={node.address}", *_RAY_OPTIONS)
-        started = node.run(*command, check=False)
+        started = node.run(*command, check=False, **variables)
         if started.returncode == 0:
             return
         assert attempt < _STARTS, started.stdout
