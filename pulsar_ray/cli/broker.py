@@ -190,7 +190,7 @@ def _join_ray(service_url: str, wait_s: float) -> None:
                 return
             error = ConnectError(NO_RAY)
         except ConnectError as refusal:
-            # What `ray start` of a former boot left names a Ray that is no more.
+            # The address may be that of a Ray which ended with a former boot.
             error = refusal
         if time.monotonic() >= deadline:
             raise error

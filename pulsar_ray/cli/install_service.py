@@ -21,7 +21,10 @@ SYSTEMD = "/etc/systemd/system"
 HEAD = "head"
 WORKER = "worker"
 START_S = 300
-"""How long Ray and the broker may take to come up; a machine that boots is busy."""
+"""The longest start of Ray and the broker.
+
+A machine that boots is busy.
+"""
 STOP_S = 120
 HEAD_OPTIONS = ("--port=6379", "--dashboard-host=127.0.0.1")
 
@@ -59,7 +62,10 @@ WantedBy=multi-user.target
 
 @dataclass(frozen=True)
 class Service:
-    """One machine's part of a cluster that comes up by itself; `address` is the head's for a worker."""
+    """One machine's part of a cluster that comes up by itself.
+
+    `address` is the head's, for a worker.
+    """
 
     user: str
     programs: Path
@@ -71,7 +77,7 @@ class Service:
 
     @property
     def name(self) -> str:
-        """What systemd calls the service."""
+        """Return the name of the service for systemd."""
         return f"pulsar-ray-{WORKER if self.address else HEAD}"
 
     def unit(self) -> str:
@@ -112,7 +118,10 @@ class Service:
 
 
 def _words(words: Sequence[str], *, command: bool = False) -> str:
-    """Write words as systemd reads them: quoted, with no specifiers, nor variables of a command, in them."""
+    """Write words as systemd reads them.
+
+    They are quoted, and have no specifiers, nor variables of a command, in them.
+    """
     return " ".join(_word(word.replace("$", "$$") if command else word) for word in words)
 
 

@@ -63,8 +63,9 @@ class RayNodes:
 def start_ray(node: Node, *place: str, **variables: str) -> None:
     """Run `ray start` on a node that is up; again where a busy machine lets Ray come up too late."""
     for attempt in range(1, _STARTS + 1):
+        environment = (f"{name}={value}" for name, value in variables.items())
         command = ("ray", "start", *place, f"--node-ip-address={node.address}", *_RAY_OPTIONS)
-        started = node.run(*command, check=False, **variables)
+        started = node.run("env", *environment, *command, check=False)
         if started.returncode == 0:
             return
         assert attempt < _STARTS, started.stdout

@@ -206,10 +206,10 @@ class Node:
         self._unshare = None
 
     def run(
-        self, *command: str, timeout_s: float = 120.0, check: bool = True, **variables: str
+        self, *command: str, timeout_s: float = 120.0, check: bool = True
     ) -> subprocess.CompletedProcess[str]:
         """Run a command on the node, with the package's programs on its PATH; AssertionError if it fails."""
-        with self.start(*command, **variables) as process:
+        with self.start(*command) as process:
             try:
                 output, _ = process.communicate(timeout=timeout_s)
             except subprocess.TimeoutExpired:
