@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -17,7 +18,7 @@ settings.load_profile("default")
 # They start whole brokers or clusters, on machines that may be busy for minutes. A third failure counts;
 # those before are shown as reruns, with their tracebacks. Nothing below them is tried again, and no broken
 # promise is.
-_TRIED_AGAIN = {"actors", "conformance", "docs", "faults", "nodes", "spark"}
+_TRIED_AGAIN = {"actors", "docs", "faults", "nodes", "spark"}
 # All of it is left to `make test-all`; elsewhere a test says so itself.
 _LONG = {"nodes"}
 # What shares one Ray runs in one process, where tests are divided among several (`--dist loadgroup`).
@@ -94,7 +95,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     reruns = config.pluginmanager.hasplugin("rerunfailures")  # -p no:rerunfailures shows the first failure
     for item in items:
         suite = item.path.relative_to(_HERE).parts[0]
-        if suite in _TRIED_AGAIN and reruns:
+        if reruns and (suite in _TRIED_AGAIN or _has_sleepers(item)):
             item.add_marker(pytest.mark.flaky(reruns=2, rerun_except=["PromiseBroken"]))
         if suite in _LONG:
             item.add_marker(pytest.mark.long)
@@ -102,6 +103,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):
         order = {group: place for place, group in enumerate(_LONGEST_FIRST)}
         items.sort(key=lambda item: order.get(_group(item), len(order)))
+
+
+def _has_sleepers(item: pytest.Item) -> bool:
+    """Whether its actors leave all the time, which no test can foresee on a busy machine."""
+    callspec: Any = getattr(item, "callspec", None)
+    return callspec is not None and callspec.params.get("transport") == "sleepy"
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

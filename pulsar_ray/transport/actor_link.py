@@ -442,6 +442,8 @@ class ActorLink:
                 elif self._endpoints:
                     # Nobody else uses the link just now; it must not keep the actor from sleeping.
                     self._start_attaching()
+                # A caller that waits for the link could not begin to attach it meanwhile.
+                self._state.notify_all()
         if self.is_asleep:
             self._parked()
 

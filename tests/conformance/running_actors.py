@@ -23,7 +23,22 @@ NEED_RUNNING_ACTORS: dict[str, tuple[str, ...]] = {
     ),
     # Its dispatcher forgets what it has in memory whenever it sleeps.
     "test_reading_again": (ALL,),
-    "test_refused_administration": ("test_a_refused_subscribe_undoes_a_registration_whose_answer_was_lost",),
+    # A dispatcher knows whether it created its subscription for as long as it runs.
+    "test_refused_administration": (
+        "test_a_refused_subscribe_leaves_no_subscription_behind",
+        "test_a_refused_subscribe_undoes_a_registration_whose_answer_was_lost",
+    ),
+    # What a consumer has not acknowledged is a figure of the dispatcher's.
+    "test_unreadable_blocks": (
+        "test_a_consumer_that_can_decode_it_gets_every_message",
+        "test_a_listener_goes_on_and_a_policy_moves_it",
+    ),
+    # A client is shut down while its consumers sleep: here nobody sees that a process has ended.
+    "test_closing_listeners": ("test_an_event_listener_may_end_everything_in_its_first_call",),
+    # What an administrator expires is counted by the dispatcher.
+    "test_subscription_admin": ("test_old_messages_expire",),
+    # Whoever comes back first is served first.
+    "test_receiving": ("test_better_priority_levels_are_served_first",),
     "test_topics": ("test_a_topic_in_use_is_deleted_by_force_alone",),
     "test_chunks": ("test_chunks_show_in_the_stats",),
     "test_known_pitfalls": ("test_unacknowledged_messages_of_a_batch_are_counted_down_to_none",),
@@ -46,6 +61,7 @@ NEED_RUNNING_ACTORS: dict[str, tuple[str, ...]] = {
     # How many messages wait for their time is in the dispatcher's stats alone.
     "test_delayed_delivery": (
         "test_many_at_once_can_be_delayed",
+        "test_what_is_due_and_finds_no_room_is_delayed_no_more",
         "test_each_of_many_can_have_a_time_of_its_own",
         "test_they_wait_for_each_subscription_and_survive_its_dispatcher_and_its_tracker",
         "test_a_tracker_that_stands_still_holds_nothing_else_up_and_loses_nothing",
@@ -64,6 +80,11 @@ NEED_RUNNING_ACTORS: dict[str, tuple[str, ...]] = {
     # Which consumer has which keys depends on the order in which they come back.
     "test_key_shared": (
         "test_questions_about_partitions_and_other_types",
+        "test_arrow_tables_are_divided_by_key",
+        "test_a_long_key_and_a_lone_row_are_read_from_where_they_are",
+        "test_a_killed_dispatcher_gives_no_key_to_a_second_consumer",
+        "test_nobody_waits_for_the_keys_of_a_consumer_that_takes_nothing",
+        "test_what_a_crashed_consumer_held_goes_to_the_others_in_order",
         "test_keys_stay_with_their_consumers",
         "test_a_nacked_message_comes_back_to_its_keys_consumer",
         "test_a_mixed_batch_goes_to_the_consumer_of_its_first_message",

@@ -288,6 +288,23 @@ def test_nobody_attaches_again_before_all_endpoints_know_of_the_loss(link_to: Ma
     wait_until(lambda: ("reopen", 2) in endpoint.told)
 
 
+def test_who_asks_for_a_link_just_when_it_is_lost_and_nobody_else_uses_it_gets_it(link_to: MakeLink) -> None:
+    actor = Actor()
+    link = link_to(actor)
+    link.ensure_attached(deadline())
+    asking: list[tuple[threading.Thread, list[Any]]] = []
+
+    def closes() -> None:
+        asking.append(in_thread(lambda: link.ensure_attached(deadline())))
+        wait_until(lambda: link._state._waiters, what="the caller waits")  # type: ignore[attr-defined]
+
+    actor.connection.close = closes  # type: ignore[method-assign]
+    actor.connection.lose()
+    ((thread, outcome),) = asking
+    thread.join(DEADLINE_S / 2)
+    assert [reply.attachment for reply in outcome] == [2]
+
+
 def test_a_request_is_made_again_over_the_next_carrier(link_to: MakeLink) -> None:
     actor = Actor()
     link = link_to(actor)
