@@ -55,10 +55,9 @@ class ActivityNotifier:
         finally:
             self._telling = None
 
-    async def _tell_one(self, is_active: bool, partition: int) -> None:
-        tell = self._listener.became_active if is_active else self._listener.became_inactive
+    async def _tell_one(self, event: str, partition: int) -> None:
         try:
-            told = tell(self._consumer, partition)
+            told = getattr(self._listener, event)(self._consumer, partition)
             if inspect.isawaitable(told):
                 await told
         except Exception:

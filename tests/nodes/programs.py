@@ -26,8 +26,13 @@ with pulsar_ray.Client() as client:
 CONSUME = f"""
 import os, pulsar_ray
 received = open("{SHARED}/received", "w", buffering=1)
+class Listener(pulsar_ray.ConsumerEventListener):
+    def partition_replaced(self, consumer, partition_id):
+        open("{SHARED}/replaced", "a").write(f"{{partition_id}}\\n")
 with pulsar_ray.Client() as client:
-    consumer = client.subscribe("t", "s", initial_position=pulsar_ray.InitialPosition.Earliest)
+    consumer = client.subscribe(
+        "t", "s", initial_position=pulsar_ray.InitialPosition.Earliest, consumer_event_listener=Listener()
+    )
     open("{SHARED}/subscribed", "w").close()
     while not os.path.exists("{SHARED}/stop"):
         try:

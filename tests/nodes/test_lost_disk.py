@@ -76,6 +76,7 @@ def test_partitions_of_a_lost_disk_begin_anew_and_consumers_go_on(ray_nodes: Ray
             print((shared / "output").read_text()[-4000:])
         assert consuming.wait(DEADLINE_S) == 0
     indexes = {name.rpartition("-")[2] for name in gone}
+    assert set((shared / "replaced").read_text().split()) == indexes
     kept = {text for index, texts in before.items() if index not in indexes for text in texts}
     assert set(head.ask(READ_ALL)) == kept | wanted
     health = head.run("pulsar-ray", "health", check=False)

@@ -6,6 +6,7 @@ it is handed out.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -16,7 +17,12 @@ from typing import Protocol
 
 from pulsar_ray.client.consumer.arrival_signal import ArrivalSignal
 from pulsar_ray.client.consumer.consumer_partitions import ConsumerPartitions
-from pulsar_ray.client.consumer.event_listener import ActiveChange
+from pulsar_ray.client.consumer.event_listener import (
+    BECAME_ACTIVE,
+    BECAME_INACTIVE,
+    PARTITION_REPLACED,
+    ConsumerEvent,
+)
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.client.consumer.waiting_receivers import Receiver, WaitingReceivers
 from pulsar_ray.client.dead_letters.over_limit import split_over_limit
@@ -38,7 +44,9 @@ from pulsar_ray.errors import (
 )
 from pulsar_ray.lane.callback_threads import ensure_may_wait, may_wait
 from pulsar_ray.ledger.reader import SegmentGone
+from pulsar_ray.transport.cluster import PartitionRoute
 
+logger = logging.getLogger(__name__)
 _ONLY_ROW = range(1)
 
 
@@ -79,7 +87,7 @@ class ConsumerCore:
         """Of blocks behind messages that were collected: each is raised next, in its order."""
         self.error: PulsarException | None = None
         """The error that every receive raises, once there is one."""
-        self.activity: SimpleQueue[ActiveChange | None] = SimpleQueue()
+        self.activity: SimpleQueue[ConsumerEvent | None] = SimpleQueue()
         """Changes for the consumer event listener, if there is one."""
         self.on_activity: Callable[[], None] | None = None
         """Called on any thread when `activity` was filled."""
@@ -129,8 +137,21 @@ class ConsumerCore:
 
     def activity_changed(self, is_active: bool, partition: int) -> None:
         """Keep a change for the consumer event listener, if there is one."""
+        self._tell(BECAME_ACTIVE if is_active else BECAME_INACTIVE, partition)
+
+    def partition_replaced(self, route: PartitionRoute) -> None:
+        """Say that another partition has taken the place of one, with none of its messages."""
+        logger.warning(
+            "%s is another partition than before, as after a lost disk: what that one held and the "
+            "subscription %r had not received is gone",
+            route.topic,
+            self.subscription,
+        )
+        self._tell(PARTITION_REPLACED, route.partition)
+
+    def _tell(self, event: str, partition: int) -> None:
         if self.options.consumer_event_listener is not None:
-            self.activity.put((is_active, partition))
+            self.activity.put((event, partition))
             if self.on_activity is not None:
                 self.on_activity()
 

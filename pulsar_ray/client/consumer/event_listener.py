@@ -13,8 +13,11 @@ from pulsar_ray.lane.callback_threads import may_wait
 logger = logging.getLogger(__name__)
 
 STOP_S = 1.0
-ActiveChange = tuple[bool, int]
-"""(whether the consumer became the active one, partition).
+BECAME_ACTIVE = "became_active"
+BECAME_INACTIVE = "became_inactive"
+PARTITION_REPLACED = "partition_replaced"
+ConsumerEvent = tuple[str, int]
+"""(the listener's method for it, partition).
 
 The partition is -1 on a topic without partitions.
 """
@@ -31,10 +34,10 @@ class ListenerRunner(Protocol):
 
 
 class EventListenerThread:
-    """Calls the listener for one change after the other; what it raises is logged."""
+    """Calls the listener for one event after the other; what it raises is logged."""
 
     def __init__(
-        self, consumer: Any, listener: ConsumerEventListener, changes: SimpleQueue[ActiveChange | None]
+        self, consumer: Any, listener: ConsumerEventListener, changes: SimpleQueue[ConsumerEvent | None]
     ) -> None:
         self._consumer = consumer
         self._listener = listener
@@ -58,9 +61,8 @@ class EventListenerThread:
 
     def _run(self) -> None:
         while (change := self._changes.get()) is not None and not self._is_stopped:
-            is_active, partition = change
-            notify = self._listener.became_active if is_active else self._listener.became_inactive
+            event, partition = change
             try:
-                notify(self._consumer, partition)
+                getattr(self._listener, event)(self._consumer, partition)
             except Exception:
                 logger.exception("a consumer event listener raised")

@@ -38,6 +38,9 @@ class PartitionOwner(DeliveryTarget, Protocol):
     def check(self) -> None:
         """Raise what ended the consumer."""
 
+    def partition_replaced(self, route: PartitionRoute) -> None:
+        """Note that another partition, without the former one's messages, has its name now."""
+
     def partition_failed(self, partition: PartitionConsumer, error: PulsarException) -> None:
         """Go on without a partition, or end."""
 
@@ -207,6 +210,7 @@ class PartitionConsumer:
         """
         with self._owner.lock:
             self.deliveries.number_anew()
+        self._owner.partition_replaced(self.route)
 
     def ended(self, error: PulsarException) -> None:
         """Tell the owner that the session will not be open again."""

@@ -232,7 +232,7 @@ class ConsumerDeadLetterPolicy:
 
 
 class ConsumerEventListener:
-    """Receives notice when a consumer becomes the active one, or stops being it.
+    """Receives notice of what happens to a consumer's partitions.
 
     The partition is -1 on an unpartitioned topic. The methods are called in a thread of their own; by
     `pulsar_ray.asyncio` on the event loop, where they may be coroutines.
@@ -243,3 +243,12 @@ class ConsumerEventListener:
 
     def became_inactive(self, consumer: Any, partition_id: int) -> Any:
         """Another consumer gets them."""
+
+    def partition_replaced(self, consumer: Any, partition_id: int) -> Any:
+        """Another partition has taken the place of this one.
+
+        The disk of the former one was given up as lost, say. All is gone that it held and that its
+        subscriptions had not received. The consumer goes on with what comes to the new one, from its
+        beginning. Told to all consumers of the partition, not to the active one alone. Pulsar's clients have
+        no such call.
+        """

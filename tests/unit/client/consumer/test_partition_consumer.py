@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
+from pulsar_ray.client.options.policies import ConsumerEventListener
 from pulsar_ray.errors import SessionLost, SubscriptionNotFound, Timeout
 from pulsar_ray.lane.progress_page import CounterView
 from pulsar_ray.model.enums import ConsumerType, SubscriptionMode
@@ -301,7 +302,7 @@ def test_the_last_report_of_moved_messages_is_made_again_on_a_new_connection() -
 
 
 def test_another_partition_of_the_name_delivers_though_its_dispatcher_has_the_same_epoch() -> None:
-    core = core_of()
+    core = core_of(consumer_event_listener=ConsumerEventListener())
     partition, link = open_partition(core)
     deliver(partition, 1, b"of the first")
     partition.session.on_detached()
@@ -313,3 +314,5 @@ def test_another_partition_of_the_name_delivers_though_its_dispatcher_has_the_sa
     reply(ConsumerOpened(0, "c", EPOCH, resumed=False, generation=0), None)
     deliver(partition, 1, b"of the other", entry_id=7)
     assert [core.receive(0.0).data() for _ in range(2)] == [b"of the first", b"of the other"]
+    assert core.activity.get_nowait() == ("partition_replaced", partition.route.partition)
+    assert core.activity.empty()
