@@ -24,6 +24,7 @@ from typing import Any
 from pulsar_ray.errors import (
     AlreadyClosed,
     ForkedClient,
+    Moved,
     NotConnected,
     PulsarException,
     SessionLost,
@@ -160,14 +161,25 @@ class ActorLink:
                 self._start_attaching()
                 remaining = deadline - time.monotonic()
                 if remaining <= 0 or not self._state.wait(remaining):
-                    late = Timeout(f"{self.where} did not answer an attach in time; is the broker running?")
-                    raise (self.last_error or late).again()
+                    raise self._lateness()
                 error = self.last_error
                 # A partition on a node that is away may take days to come back.
                 if error is not None and (not error.retriable or isinstance(error, WrongNode)):
                     raise error.again()
             assert self.attached is not None
             return self.attached
+
+    def _lateness(self) -> PulsarException:
+        """Say why the link was not attached in time."""
+        if self.last_error is None:
+            return Timeout(f"{self.where} did not answer an attach in time; is the broker running?")
+        if isinstance(self.last_error, Moved):
+            # Until Ray has noticed that a node is gone, nobody says that it is away.
+            return WrongNode(
+                f"{self.where}: no process of it was found in time, as when its node is gone: `pulsar-ray "
+                "health` says what is away, and its node with its disk brings it back"
+            )
+        return self.last_error.again()
 
     def ensure_started(self, deadline: float) -> float:
         """Wait as `ensure_attached`, and longer while Ray is still starting the actor's process.
@@ -180,7 +192,8 @@ class ActorLink:
             try:
                 self.ensure_attached(deadline)
             except PulsarException as error:
-                if not error.retriable or isinstance(error, WrongNode):
+                is_away = isinstance(error, WrongNode) and not isinstance(self.last_error, Moved)
+                if not error.retriable or is_away:
                     raise
                 if not self._cluster.is_starting(self.address):
                     raise

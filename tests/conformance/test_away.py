@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
+from pulsar_ray.client.producer.blocks.send_callbacks import ErrorCallback
 from pulsar_ray.client.producer.routing import java_string_hash
-from pulsar_ray.errors import Timeout, WrongNode
+from pulsar_ray.errors import PulsarException, Timeout, WrongNode
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.testing.waiting import wait_until
 from tests.conformance.broker import EARLIEST, WAIT_MS, Broker, numbers, values
@@ -30,6 +31,16 @@ def away(broker: Broker, topic: str) -> str:
     return name
 
 
+class Told(ErrorCallback):
+    """Keeps what it is told, with its reason."""
+
+    def __init__(self) -> None:
+        self.errors: list[PulsarException] = []
+
+    def failed(self, error: PulsarException) -> None:
+        self.errors.append(error)
+
+
 def key_of(partition: int) -> str:
     return next(f"k{n}" for n in range(100) if java_string_hash(f"k{n}") % COUNT == partition)
 
@@ -49,6 +60,10 @@ def test_a_new_producer_sends_to_what_is_there(broker: Broker, away: str, topic:
     producer.send_async(b"keyed", lambda result, _: results.append(result), partition_key=key_of(AWAY))
     wait_until(lambda: results, what="the callback")
     assert results == [WrongNode.result]
+    told = Told()
+    producer.send_async(b"keyed", told, partition_key=key_of(AWAY))
+    wait_until(lambda: told.errors, what="the callback that takes errors")
+    assert "host far" in told.errors[0].text
 
     broker.cluster.bring_back(away)
 

@@ -18,6 +18,7 @@ from pulsar_ray.client.options.producer_options import ProducerOptions
 from pulsar_ray.client.options.schema import BytesSchema
 from pulsar_ray.client.producer.blocks.bulk_limits import BulkLimits
 from pulsar_ray.client.producer.blocks.sealed_batch import SendCallback
+from pulsar_ray.client.producer.blocks.send_callbacks import fail_callbacks
 from pulsar_ray.client.producer.bulk.bulk_receipts import BulkCallback
 from pulsar_ray.client.producer.bulk.bulk_send import BulkSend, limits_of
 from pulsar_ray.client.producer.partition_producer import PartitionProducer
@@ -265,8 +266,7 @@ class Producer(LazyHandle):
             else:
                 partition.queue.enqueue(value, callback, fields)
         except (ProducerQueueIsFull, AlreadyClosed, ProducerFenced, WrongNode) as error:
-            if callback is not None:
-                callback(error.result, MessageId())
+            fail_callbacks([callback], error)
 
     def _fields(
         self,

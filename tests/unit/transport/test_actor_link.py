@@ -13,6 +13,7 @@ from pulsar_ray.errors import (
     AlreadyClosed,
     BrokerGone,
     ConsumerBusy,
+    Moved,
     NotConnected,
     PulsarException,
     SessionLost,
@@ -229,6 +230,12 @@ def test_refusals_that_do_not_pass_soon_are_raised_at_once(link_to: MakeLink, re
 def test_the_deadline_raises_what_attaching_met_last(link_to: MakeLink) -> None:
     link = link_to(Actor(*[NotConnected("the actor is restarting") for _ in range(10_000)]))
     with pytest.raises(NotConnected, match="restarting"):
+        link.ensure_attached(deadline(0.05))
+
+
+def test_an_actor_that_is_nowhere_until_the_deadline_may_be_on_a_node_that_is_gone(link_to: MakeLink) -> None:
+    link = link_to(Actor(*[Moved("no such actor") for _ in range(10_000)]))
+    with pytest.raises(WrongNode, match="no process of it was found"):
         link.ensure_attached(deadline(0.05))
 
 
