@@ -26,6 +26,7 @@ NETWORK = "10.77.0"
 GATEWAY = f"{NETWORK}.254"
 OTHER_ADDRESSES = 100
 DATA_DIR = "/tmp/data"
+HOME = "/tmp/home"
 SHARED = "/tmp/shared"
 DEADLINE_S = 30.0
 _TOOLS = ("ip", "mount", "nsenter", "unshare")
@@ -83,9 +84,9 @@ class World:
         user = ["--user", "--preserve-credentials"] if self._user else []
         return ["nsenter", "--target", str(pid or self._holder.pid), *user, *namespaces]
 
-    def add_node(self) -> Node:
-        """One more node, which is up."""
-        node = Node(self, len(self.nodes) + 1)
+    def add_node(self, ssh: str = "") -> Node:
+        """One more node, which is up; with a public key in `ssh`, an sshd lets its owner in as root."""
+        node = Node(self, len(self.nodes) + 1, ssh)
         self.nodes.append(node)
         node.boot()
         return node
@@ -109,7 +110,7 @@ class World:
 class Node:
     """A machine: boot it, run commands on it, cut its network, kill it, boot it again with the same files."""
 
-    def __init__(self, world: World, number: int) -> None:
+    def __init__(self, world: World, number: int, ssh: str) -> None:
         self._world = world
         self.number = number
         self.name = f"node{number}"
@@ -122,9 +123,23 @@ class Node:
         (self.directory / "etc" / "hosts").write_text(world.hosts())
         # Asking for any other name fails at once.
         (self.directory / "etc" / "resolv.conf").write_text("nameserver 127.0.0.1\n")
+        if ssh:
+            self._prepare_sshd(ssh)
         self._boots = 0
         self._unshare: subprocess.Popen[bytes] | None = None
         self._pid = 0
+
+    def _prepare_sshd(self, public_key: str) -> None:
+        etc = self.directory / "etc"
+        (etc / "authorized_keys").write_text(public_key)
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(etc / "host_key")], check=True
+        )
+        # sshd, and `~` in what it starts, take the home directory from here.
+        lines = Path("/etc/passwd").read_text().splitlines()
+        fields = [line.split(":") for line in lines]
+        users = [[*each[:5], HOME, "/bin/bash"] if each[0] == "root" else each for each in fields]
+        (etc / "passwd").write_text("".join(f"{':'.join(each)}\n" for each in users))
 
     @property
     def is_up(self) -> bool:
@@ -264,7 +279,7 @@ def answer(value):
 """
 _ENVIRONMENT = {
     "PATH": f"{Path(sys.prefix) / 'bin'}:{os.environ.get('PATH', os.defpath)}",
-    "HOME": "/tmp/home",
+    "HOME": HOME,
     "LANG": "C.UTF-8",
     "PYTHONUNBUFFERED": "1",
     "PYTHONPATH": str(ROOT),
