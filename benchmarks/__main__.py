@@ -36,6 +36,7 @@ GROUPS = {
     "policies": "sending.policies",
     "quotas": "sending.quotas",
     "dead_letters": "receiving.dead_letters",
+    "serve_tasks": "receiving.serve_tasks",
     "delayed": "receiving.delayed",
     "non_persistent": "sending.non_persistent",
     "ray_carrier": "sending.ray_carrier",
