@@ -137,12 +137,11 @@ def built_wheel(directory: Path) -> Path:
     return wheel
 
 
-def runbook() -> dict[str, list[str]]:
-    """Read the commands of each section of docs/cluster.md."""
-    text = (ROOT / "docs" / "cluster.md").read_text()
-    sections = re.findall(r"^## (.*)\n((?:(?!^## ).*\n?)*)", text, re.MULTILINE)
-    fences = {
-        title: re.findall(r"^```text\n(.*?)^```", body, re.MULTILINE | re.DOTALL) for title, body in sections
-    }
-    lines = {title: "".join(blocks).splitlines() for title, blocks in fences.items()}
-    return {title: [line.partition(" #")[0].strip() for line in found] for title, found in lines.items()}
+def commands_of(path: Path) -> dict[str, list[str]]:
+    """Read the commands of each section of a page."""
+    sections = re.findall(r"^## (.*)\n((?:(?!^## ).*\n?)*)", path.read_text(), re.MULTILINE)
+    found = {}
+    for title, body in sections:
+        blocks = re.findall(r"^```text\n(.*?)^```", body, re.MULTILINE | re.DOTALL)
+        found[title] = [line.partition(" #")[0].strip() for line in "".join(blocks).splitlines()]
+    return found

@@ -14,12 +14,12 @@ import pytest
 
 from pulsar_ray.testing.waiting import wait_until
 from tests.nodes.programs import CONSUME, PRODUCE
-from tests.nodes.ray_up import Laptop, built_wheel, check_tools, give_python, runbook
-from tests.nodes.world import HOME, Node, World
+from tests.nodes.ray_up import Laptop, built_wheel, check_tools, commands_of, give_python
+from tests.nodes.world import HOME, ROOT, Node, World
 
 DEADLINE_S = 240.0
 SENT = 100
-RUNBOOK = runbook()
+RUNBOOK = commands_of(ROOT / "docs" / "cluster.md")
 ALL = slice(None)
 DATA = f"{HOME}/.pulsar-ray"
 RAY_OPTIONS = "--num-cpus=2 --object-store-memory=80000000"
@@ -109,6 +109,10 @@ class Cluster:
 def cluster(world: World, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     check_tools()
     return Cluster(world, Laptop(world, built_wheel(tmp_path_factory.mktemp("wheel"))))
+
+
+def test_the_readme_begins_a_cluster_as_the_runbook_does() -> None:
+    assert commands_of(ROOT / "README.md")["On a cluster"] == RUNBOOK["Begin"]
 
 
 @pytest.mark.timeout(1800)
