@@ -91,7 +91,8 @@ class Service:
             expected = [] if self.expect_stores is None else [f"--expect-stores={self.expect_stores}"]
             wait = f"--wait-for-ray={START_S - 10}"
             broker = (
-                f"ExecStartPost={_words([pulsar_ray, 'start', wait, *expected], command=True)}\n"
+                "# A broker that does not start leaves Ray up, for `pulsar-ray start` by hand.\n"
+                f"ExecStartPost=-{_words([pulsar_ray, 'start', wait, *expected], command=True)}\n"
                 f"ExecStop=-{_words([pulsar_ray, 'stop'], command=True)}\n"
             )
         search = os.pathsep.join(

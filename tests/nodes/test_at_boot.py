@@ -52,7 +52,7 @@ def booted(node: Node, part: str) -> Iterator[None]:
     assert service["Restart"] == "always"
     environment = dict(word.split("=", 1) for word in shlex.split(service["Environment"]))
     environment.pop("PATH")  # that of the checkout, which the unit's programs need here
-    behind = service.get("ExecStartPost", "true")
+    behind = service.get("ExecStartPost", "true").removeprefix("-")
     script = f"{behind} & while true; do {service['ExecStart']}; sleep {service['RestartSec']}; done"
     with (node.directory / "service.log").open("a") as output:
         try:

@@ -41,6 +41,8 @@ def test_a_head_starts_ray_then_the_broker_and_stops_the_broker_first(tmp_path: 
     service = read((tmp_path / "pulsar-ray-head.service").read_text())["Service"]
     assert " start --block --head --port=6379 " in service["ExecStart"]
     assert service["ExecStart"].endswith(" --num-cpus=8")
+    # Ray stays up where the broker does not start, for somebody to look.
+    assert service["ExecStartPost"].startswith("-/")
     assert "pulsar-ray start --wait-for-ray=" in service["ExecStartPost"]
     assert service["ExecStartPost"].endswith("--expect-stores=3")
     assert service["ExecStop"].endswith("/pulsar-ray stop")
