@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import pulsar_ray
 from tests.nodes.world import HOME, ROOT, Node, World
 
 SSHD = "/usr/sbin/sshd"
@@ -38,11 +39,17 @@ class Laptop:
     def __init__(self, world: World, wheel: Path) -> None:
         self._world = world
         self.home = world.directory / "laptop"
-        (self.home / "dist").mkdir(parents=True)
-        shutil.copy(wheel, self.home / "dist")
+        self.home.mkdir()
+        self.take_wheel(wheel)
         self._key = self.home / "key"
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self._key)], check=True)
         self.file = self.home / "cluster.yaml"
+
+    def take_wheel(self, wheel: Path) -> None:
+        """Have this wheel in `dist`, and no other."""
+        shutil.rmtree(self.home / "dist", ignore_errors=True)
+        (self.home / "dist").mkdir()
+        shutil.copy(wheel, self.home / "dist")
 
     def add_machine(self) -> Node:
         """One more machine as people have them: Python, an sshd that takes the key, and nothing of ours."""
@@ -124,12 +131,20 @@ def give_python(node: Node) -> None:
     node.run("sh", "-c", f"printf '[global]\\nno-index = true\\n' > {venv}/pip.conf; echo : > {HOME}/.bashrc")
 
 
-def built_wheel(directory: Path) -> Path:
-    """Build the wheel of the checkout."""
+def built_wheel(directory: Path, version: str = pulsar_ray.__version__) -> Path:
+    """Build the wheel of the checkout, or of one that calls itself another version."""
+    checkout = directory / "checkout"
+    checkout.mkdir()
+    for name in ("pulsar_ray", "spark"):
+        shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("README.md", "LICENSE", "pyproject.toml"):
+        shutil.copy(ROOT / name, checkout)
+    for path in (checkout / "pyproject.toml", checkout / "pulsar_ray" / "__init__.py"):
+        path.write_text(path.read_text().replace(f'"{pulsar_ray.__version__}"', f'"{version}"', 1))
     subprocess.run(
         [
             *(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"),
-            *("--wheel-dir", str(directory), str(ROOT)),
+            *("--wheel-dir", str(directory), str(checkout)),
         ],
         check=True,
     )

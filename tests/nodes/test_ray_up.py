@@ -9,6 +9,7 @@ import contextlib
 import shutil
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,7 @@ DEADLINE_S = 240.0
 SENT = 100
 RUNBOOK = commands_of(ROOT / "docs" / "cluster.md")
 ALL = slice(None)
+NEXT = "99.0.0"
 DATA = f"{HOME}/.pulsar-ray"
 RAY_OPTIONS = "--num-cpus=2 --object-store-memory=80000000"
 
@@ -106,6 +108,11 @@ class Cluster:
 
 
 @pytest.fixture
+def next_checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("next")
+
+
+@pytest.fixture
 def cluster(world: World, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     check_tools()
     return Cluster(world, Laptop(world, built_wheel(tmp_path_factory.mktemp("wheel"))))
@@ -116,7 +123,9 @@ def test_the_readme_begins_a_cluster_as_the_runbook_does() -> None:
 
 
 @pytest.mark.timeout(1800)
-def test_a_cluster_comes_up_is_updated_loses_machines_and_goes_down(cluster: Cluster) -> None:
+def test_a_cluster_comes_up_is_updated_loses_machines_and_goes_down(
+    cluster: Cluster, next_checkout: Path
+) -> None:
     head, one, two = cluster.machines
     cluster.follow("Begin")
     cluster.exec("pulsar-ray topics create t --partitions 6")
@@ -125,8 +134,11 @@ def test_a_cluster_comes_up_is_updated_loses_machines_and_goes_down(cluster: Clu
         check_dashboard(cluster)
         assert "healthy: 3 stores answer" in cluster.exec("pulsar-ray health")
 
+        assert NEXT not in cluster.exec("pulsar-ray --version")
+        cluster.laptop.take_wheel(built_wheel(next_checkout, NEXT))
         cluster.follow("Restart or update everything")
-        cluster.check_flow("a second `ray up`")
+        assert NEXT in cluster.exec("pulsar-ray --version")
+        cluster.check_flow("a new version")
 
         two.kill()
         two.boot()
