@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -69,9 +70,11 @@ def test_what_is_installed_is_the_wheel_that_was_copied_there(
     commands = [command for command in cluster["setup_commands"] if "pip install" in command]
     python = tmp_path / "pulsar-ray-venv" / "bin" / "python"
     wheel = tmp_path / "pulsar-ray-dist" / "pulsar_ray-9.9.9-py3-none-any.whl"
-    for path in (python, wheel):
-        path.parent.mkdir(parents=True)
+    former = wheel.with_name("pulsar_ray-9.9.10-py3-none-any.whl")
+    for path in (python, former, wheel):
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
+    os.utime(former, (0, 0))
     python.write_text('#!/bin/sh\nfor each in "$@"; do echo "$each"; done\n')
     python.chmod(0o755)
     installed = []
