@@ -118,9 +118,11 @@ def test_commands_that_are_not_run_exist() -> None:
             assert block.language == "sh"
             for line in block.text.splitlines():
                 command = line.partition("#")[0].split()
-                assert command[0] in ("make", "ray"), line
+                assert command[0] in ("make", "ray", "python"), line
                 if command[0] == "make":
                     assert command[1] in targets
+                elif command[0] == "python":
+                    assert command[1:4] == ["-m", "pip", "wheel"], line
                 else:
                     assert (ROOT / command[2]).is_file()
 

@@ -157,6 +157,6 @@ def commands_of(path: Path) -> dict[str, list[str]]:
     sections = re.findall(r"^## (.*)\n((?:(?!^## ).*\n?)*)", path.read_text(), re.MULTILINE)
     found = {}
     for title, body in sections:
-        blocks = re.findall(r"^```text\n(.*?)^```", body, re.MULTILINE | re.DOTALL)
+        blocks = re.findall(r"^```(?:text|sh)\n(.*?)^```", body, re.MULTILINE | re.DOTALL)
         found[title] = [line.partition(" #")[0].strip() for line in "".join(blocks).splitlines()]
     return found
