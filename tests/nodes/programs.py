@@ -11,7 +11,7 @@ PRODUCE = f"""
 import os, time, pulsar_ray
 from pulsar_ray.errors import PulsarException
 confirmed = open("{SHARED}/confirmed", "w", buffering=1)
-with pulsar_ray.Client() as client:
+with pulsar_ray.Client(operation_timeout_seconds=120) as client:
     producer = client.create_producer("t", send_timeout_millis=10_000)
     number = 0
     while not os.path.exists("{SHARED}/stop"):
@@ -29,7 +29,7 @@ received = open("{SHARED}/received", "w", buffering=1)
 class Listener(pulsar_ray.ConsumerEventListener):
     def partition_replaced(self, consumer, partition_id):
         open("{SHARED}/replaced", "a").write(f"{{partition_id}}\\n")
-with pulsar_ray.Client() as client:
+with pulsar_ray.Client(operation_timeout_seconds=120) as client:
     consumer = client.subscribe(
         "t", "s", initial_position=pulsar_ray.InitialPosition.Earliest, consumer_event_listener=Listener()
     )
@@ -44,7 +44,7 @@ with pulsar_ray.Client() as client:
 """
 READ_ALL = """
 import pulsar_ray
-with pulsar_ray.Client() as client:
+with pulsar_ray.Client(operation_timeout_seconds=120) as client:
     reader = client.create_reader("t", pulsar_ray.MessageId.earliest)
     found = []
     while reader.has_message_available():

@@ -20,7 +20,7 @@ from pulsar_ray.errors import PulsarException
 is_keyed, prefix = sys.argv[1] == "keyed", sys.argv[1]
 confirmed = open(f"{SHARED}/{{prefix}}", "w", buffering=1)
 errors, longest, before = collections.Counter(), 0.0, time.monotonic()
-with pulsar_ray.Client() as client:
+with pulsar_ray.Client(operation_timeout_seconds=120) as client:
     producer = client.create_producer("t", producer_name=prefix)
     number = 0
     while not os.path.exists("{SHARED}/stop"):
