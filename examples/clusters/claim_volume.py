@@ -54,7 +54,9 @@ def claim(
         for volume in known:
             if any(each["InstanceId"] == instance for each in volume["Attachments"]):
                 return str(volume["VolumeId"])
-        for volume in known:
+        # Never one too many, as machines make that come at the same time: the store of a machine that is gone
+        # would be left behind for an empty one.
+        for volume in known[:volumes]:
             if volume["State"] == "available" and _attach(ec2, volume["VolumeId"], instance):
                 return str(volume["VolumeId"])
         if len(known) < volumes:
@@ -68,7 +70,7 @@ def _volumes(ec2: Any, cluster: str, zone: str) -> list[dict[str, Any]]:
         {"Name": "availability-zone", "Values": [zone]},
     ]
     pages = ec2.get_paginator("describe_volumes").paginate(Filters=filters)
-    # By age: machines that come at the same time and made one too many leave the youngest alone.
+    # By age, so that everybody means the same ones by the first.
     return sorted(
         (volume for page in pages for volume in page["Volumes"]),
         key=lambda each: (each["CreateTime"], each["VolumeId"]),
@@ -105,6 +107,16 @@ def device_of(volume: str, root: Path = Path("/dev")) -> Path | None:
     return None
 
 
+def is_blank(device: Path) -> bool:
+    """Whether nothing was ever written at the disk's beginning.
+
+    Raises OSError where that cannot be read: `blkid` ends alike for a disk without a file system and for one
+    that it cannot read.
+    """
+    with device.open("rb") as disk:
+        return not any(disk.read(1 << 20))
+
+
 def mount(
     device: Path, place: Path, owner: str, run: Callable[..., Any], table: Path = Path("/etc/fstab")
 ) -> None:
@@ -112,8 +124,7 @@ def mount(
 
     A disk with a file system keeps what is on it.
     """
-    blank = run(["blkid", "-p", str(device)], check=False).returncode == 2
-    if blank:
+    if is_blank(device) and run(["blkid", "-p", str(device)], check=False).returncode == 2:
         run(["mkfs.ext4", "-q", "-m", "0", str(device)], check=True)
     place.mkdir(parents=True, exist_ok=True)
     uuid = run(["blkid", "-p", "-s", "UUID", "-o", "value", str(device)], check=True).stdout.strip()

@@ -20,7 +20,7 @@ from pulsar_ray.config import Settings
 SYSTEMD = "/etc/systemd/system"
 HEAD = "head"
 WORKER = "worker"
-START_S = 300
+START_S = 600
 """The longest start of Ray and the broker.
 
 A machine that boots is busy.
@@ -89,7 +89,7 @@ class Service:
         broker = ""
         if not self.address:
             expected = [] if self.expect_stores is None else [f"--expect-stores={self.expect_stores}"]
-            wait = f"--wait-for-ray={START_S - 10}"
+            wait = f"--wait-for-ray={START_S // 2}"
             broker = (
                 "# A broker that does not start leaves Ray up, for `pulsar-ray start` by hand.\n"
                 f"ExecStartPost=-{_words([pulsar_ray, 'start', wait, *expected], command=True)}\n"
@@ -129,6 +129,24 @@ def _words(words: Sequence[str], *, command: bool = False) -> str:
 def _word(word: str) -> str:
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{escaped}"' if set(word) & set(" \t'\"\\;") else escaped
+
+
+def _check(service: Service) -> None:
+    """Refuse what systemd or Ray would refuse at every start.
+
+    Raises UsageError.
+    """
+    host, _, port = service.address.rpartition(":")
+    if service.address and not (host and port.isdigit()):
+        raise click.BadParameter(f"{service.address} is no HOST:PORT", param_hint="--address")
+    for program in (service.programs / "ray", service.programs / "pulsar-ray"):
+        if not os.access(program, os.X_OK):
+            raise click.UsageError(
+                f"{program} is no program: call the `pulsar-ray` of the environment that has both"
+            )
+    for word in (str(service.data_dir), service.address, *service.ray_options):
+        if not word.isprintable():
+            raise click.UsageError(f"{word!r} has characters that no unit file can have")
 
 
 def _somebody() -> str:
@@ -189,6 +207,7 @@ def install_service(
     # Settings would take the home directory of root, behind sudo.
     path = Path(Settings.load(data_dir=named).data_dir if named else f"{home}/.pulsar-ray")
     service = Service(name, Path(sys.executable).parent, path, address or "", ray_options, expect_stores)
+    _check(service)
     if show:
         for line in service.unit().splitlines():
             write_line(line)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -228,7 +229,9 @@ def test_only_a_blank_disk_is_formatted_and_each_is_mounted_at_boot(
     table, place = tmp_path / "fstab", tmp_path / "data"
     table.write_text(f"UUID=root / ext4 defaults 0 1\nUUID=former {place} ext4 defaults,nofail 0 2\n")
     commands = Commands(blank=blank)
-    mounts: Callable[[], None] = lambda: claiming.mount(Path("/dev/nvme1n1"), place, "root", commands, table)  # noqa: E731
+    disk = tmp_path / "disk"
+    disk.write_bytes(bytes(4096) if blank else bytes(1024) + b"ext4")
+    mounts: Callable[[], None] = lambda: claiming.mount(disk, place, "root", commands, table)  # noqa: E731
     mounts()
     assert ("mkfs.ext4" in commands.ran) == blank
     assert table.read_text().splitlines() == [
@@ -239,6 +242,22 @@ def test_only_a_blank_disk_is_formatted_and_each_is_mounted_at_boot(
     mounts()
     assert "mkfs.ext4" not in commands.ran
     assert "mount" not in commands.ran
+
+
+def test_a_disk_that_cannot_be_read_is_not_formatted(claiming: ModuleType, tmp_path: Path) -> None:
+    commands = Commands(blank=True)
+    with pytest.raises(OSError, match="gone"):
+        claiming.mount(tmp_path / "gone", tmp_path / "data", "root", commands, tmp_path / "fstab")
+    assert commands.ran == []
+
+
+def test_a_volume_too_many_is_nobodys(claiming: ModuleType, ec2: Any) -> None:
+    for _ in range(2):
+        claiming._make(ec2, "c", ZONE, 10)
+    first, _ = claiming._volumes(ec2, "c", ZONE)
+    assert claiming.claim(ec2, "c", machine(ec2), ZONE, volumes=1, gib=10, wait=never) == first["VolumeId"]
+    with pytest.raises(AssertionError, match="it waited"):
+        claiming.claim(ec2, "c", machine(ec2), ZONE, volumes=1, gib=10, wait=never)
 
 
 def test_the_disk_is_the_one_with_the_volumes_id(claiming: ModuleType, tmp_path: Path) -> None:
@@ -298,10 +317,11 @@ def test_every_pulsar_ray_command_of_the_pods_is_one_that_there_is(objects: list
         script = " ".join(command[2:] if command[0] == "/bin/sh" else command)
         words = script.split(">")[0].split()
         if words[0] != "pulsar-ray":
-            assert words[:2] == ["ray", "stop"]
+            assert words[0] in ("ray", "wget"), script
             continue
         # With --help behind it, everything before it is read.
-        done = subprocess.run([*words, "--help"], capture_output=True, text=True, check=False)
+        program = str(Path(sys.executable).parent / words[0])
+        done = subprocess.run([program, *words[1:], "--help"], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from functools import partial
 from pathlib import Path
@@ -109,6 +110,8 @@ def _of_this_node(path: Path, timeout_s: float) -> HealthReport:
     That the controller is silent, as while its machine restarts, is nothing that this machine could mend.
     """
     answer = ask_health(path, timeout_s)
+    if answer is None and path.is_dir() and not os.access(path, os.X_OK):
+        raise ConnectError(f"{path} is closed to this user: ask as the one whom Ray runs as")
     if answer is None:
         raise ConnectError(f"no store answers in {path}: Ray does not run here, or this is no store yet")
     if "silent" in answer:

@@ -43,8 +43,8 @@ class SessionOwner(Protocol):
     def session_expired(self) -> None:
         """Give up queued deliveries: the dispatcher gave them to others during a long silence."""
 
-    def partition_replaced(self) -> None:
-        """Expect the deliveries of another partition of this name."""
+    def partition_replaced(self, *, is_known: bool) -> None:
+        """Expect the deliveries of another partition of this name, which may be known by now."""
 
     def ended(self, error: PulsarException) -> None:
         """Tell the application's thread that the session will not be open again."""
@@ -72,6 +72,8 @@ class DispatcherSession:
         self.consumer_id = consumer_id
         self.on_request = on_request
         self.is_abandoned = False
+        self._known_directory: str | None = None
+        """The directory of the last partition that replaced the one it was open on."""
         self.refusal: PulsarException | None = None
         """Why it will not be open again: the subscription was deleted or refuses this consumer."""
         self._owner = owner
@@ -145,7 +147,9 @@ class DispatcherSession:
         former = self._attached
         is_other_session = former is not None and former.session_id != attached.session_id
         if not self.is_of(attached.directory):
-            self._owner.partition_replaced()
+            # It may have to ask often before it is open there.
+            is_known, self._known_directory = self._known_directory == attached.directory, attached.directory
+            self._owner.partition_replaced(is_known=is_known)
         elif former is not None and is_other_session and former.epoch == attached.epoch:
             # This client was silent for longer than its lease: others have got what is queued here by now.
             self._owner.session_expired()

@@ -202,7 +202,7 @@ class PartitionConsumer:
             with self._owner.lock:
                 self.deliveries.give_up_queue()
 
-    def partition_replaced(self) -> None:
+    def partition_replaced(self, *, is_known: bool) -> None:
         """Expect the deliveries of another partition of this name.
 
         They are numbered from the first on. The epochs of its dispatchers begin anew as well, so that one may
@@ -210,7 +210,8 @@ class PartitionConsumer:
         """
         with self._owner.lock:
             self.deliveries.number_anew()
-        self._owner.partition_replaced(self.route)
+        if not is_known:
+            self._owner.partition_replaced(self.route)
 
     def ended(self, error: PulsarException) -> None:
         """Tell the owner that the session will not be open again."""

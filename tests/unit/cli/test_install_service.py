@@ -66,6 +66,8 @@ def test_a_worker_joins_its_head_and_starts_no_broker(tmp_path: Path) -> None:
         (["worker"], "a worker needs --address"),
         (["head", "--address", "192.0.2.10:6379"], "a head has no --address"),
         (["worker", "--address", "192.0.2.10:6379", "--expect-stores", "2"], "--expect-stores is the head's"),
+        (["worker", "--address", "192.0.2.10"], "192.0.2.10 is no HOST:PORT"),
+        (["head", "--data-dir", "/data/a\nExecStart=evil"], "no unit file can have"),
         (["head", "--user", "nobody-of-that-name"], "nobody-of-that-name is no user of this machine"),
         (["middle"], "'middle' is not one of"),
     ],
@@ -74,6 +76,16 @@ def test_wrong_usage_is_said_and_writes_nothing(tmp_path: Path, arguments: list[
     done = install(*arguments, "--directory", str(tmp_path))
     assert done.exit_code == 2
     assert said in done.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_environment_without_the_programs_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    done = install("head", "--directory", str(tmp_path))
+    assert done.exit_code == 2
+    assert f"{tmp_path}/ray is no program" in "".join(done.output.splitlines())
     assert list(tmp_path.iterdir()) == []
 
 

@@ -62,8 +62,8 @@ class Consumer:
     def session_expired(self) -> None:
         self.times_expired += 1
 
-    def partition_replaced(self) -> None:
-        self.times_replaced += 1
+    def partition_replaced(self, *, is_known: bool) -> None:
+        self.times_replaced += not is_known
 
     def ended(self, error: PulsarException) -> None:
         self.errors.append(error)
@@ -310,4 +310,5 @@ def test_another_partition_of_the_name_is_told_from_the_former_one() -> None:
     consumer.session.reopen(dataclasses.replace(FIRST, attachment=2))
     assert consumer.times_replaced == 0
     consumer.session.reopen(dataclasses.replace(FIRST, attachment=3, directory="/another"))
+    consumer.session.reopen(dataclasses.replace(FIRST, attachment=4, directory="/another"))
     assert consumer.times_replaced == 1
