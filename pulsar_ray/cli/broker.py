@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from pulsar_ray.launch.start import start_broker, stop_broker
 from pulsar_ray.managed_ledger.store import known_stores
 from pulsar_ray.managed_ledger.store.store_directory import is_mount
 from pulsar_ray.transport.ray_cluster import RayCluster
+from pulsar_ray.transport.retry import until
 
 NO_RAY = (
     "no Ray cluster runs on this machine: start one with `ray start --head`, or use `pulsar-ray standalone`"
@@ -183,18 +183,13 @@ def _join_ray(service_url: str, wait_s: float) -> None:
     """Join the Ray that runs here, or comes up within the time. Raises ConnectError."""
     if service_url == "local":
         raise ConnectError(NO_RAY)
-    deadline = time.monotonic() + wait_s
-    while True:
-        try:
-            if join_ray(service_url):
-                return
-            error = ConnectError(NO_RAY)
-        except ConnectError as refusal:
-            # The address may be that of a Ray which ended with a former boot.
-            error = refusal
-        if time.monotonic() >= deadline:
-            raise error
-        time.sleep(LOOK_FOR_RAY_S)
+
+    def join(_left_s: float) -> None:
+        # Refused is also what a Ray's address leads to that a former boot has left behind.
+        if not join_ray(service_url):
+            raise ConnectError(NO_RAY)
+
+    until(wait_s, join, again=(ConnectError,), first_pause_s=LOOK_FOR_RAY_S)
 
 
 def _report_stores(described: dict[str, Any]) -> bool:

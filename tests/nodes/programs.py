@@ -5,7 +5,11 @@ The first two stop when `stop` is in the shared directory.
 
 from __future__ import annotations
 
-from tests.nodes.world import SHARED
+import contextlib
+from collections.abc import Iterator
+
+from pulsar_ray.testing.waiting import wait_until
+from tests.nodes.world import SHARED, Node, World
 
 PRODUCE = f"""
 import os, time, pulsar_ray
@@ -51,3 +55,44 @@ with pulsar_ray.Client(operation_timeout_seconds=120) as client:
         found.append(reader.read_next(30_000).data().decode())
     answer(found)
 """
+SENT = 100
+FLOW_S = 240.0
+
+
+class Flow:
+    """Checks what PRODUCE and CONSUME do on the nodes of a world."""
+
+    def __init__(self, world: World) -> None:
+        self._shared = world.shared
+
+    def told(self, name: str) -> list[str]:
+        """The lines of "confirmed", "received" or "output" until now."""
+        path = self._shared / name
+        return path.read_text().splitlines() if path.exists() else []
+
+    @contextlib.contextmanager
+    def programs(self, node: Node, **variables: str) -> Iterator[None]:
+        """Run both on a node, from the first messages that arrive to the end of the context."""
+        with (
+            (self._shared / "output").open("a") as output,
+            node.start("python", "-c", PRODUCE, output=output, **variables) as producing,
+            node.start("python", "-c", CONSUME, output=output, **variables) as consuming,
+        ):
+            try:
+                wait_until(lambda: len(self.told("received")) > SENT, FLOW_S, "the first messages")
+                yield
+            finally:
+                (self._shared / "stop").touch()
+                print("\n".join(self.told("output"))[-4000:])
+            assert producing.wait(FLOW_S) == 0
+            assert consuming.wait(FLOW_S) == 0
+
+    def check(self, what: str) -> None:
+        """All that was confirmed until now arrives, and more after it."""
+        enough = len(self.told("confirmed")) + SENT
+        wait_until(lambda: len(self.told("confirmed")) > enough, FLOW_S, f"confirmations after {what}")
+        wait_until(
+            lambda: not set(self.told("confirmed")[:enough]) - set(self.told("received")),
+            FLOW_S,
+            f"all confirmed messages after {what}",
+        )

@@ -5,21 +5,15 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from pulsar_ray.testing.waiting import wait_until
-from tests.nodes.programs import CONSUME, PRODUCE
+from tests.nodes.programs import Flow
 from tests.nodes.ray_nodes import PORT, RayNodes, start_ray
 from tests.nodes.world import DATA_DIR, Node, World
 
-SENT = 100
 DEADLINE_S = 240.0
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text().splitlines() if path.exists() else []
 
 
 @contextlib.contextmanager
@@ -52,32 +46,14 @@ def test_a_head_that_is_replaced_ends_nobody(world: World, moves: bool) -> None:
         start_ray(worker, f"--address=head:{PORT}", **nodes.variables)
         nodes.head.run("pulsar-ray", "wait", "--stores", "2")
         nodes.admin("topics.create_partitioned_topic", "t", 4)
-        shared = world.shared
-        confirmed, received, said = shared / "confirmed", shared / "received", shared / "output"
-        with (
-            said.open("w") as output,
-            worker.start("python", "-c", PRODUCE, output=output) as producing,
-            worker.start("python", "-c", CONSUME, output=output) as consuming,
-        ):
-            try:
-                wait_until(lambda: len(_lines(received)) > SENT, DEADLINE_S, "the first messages")
-                nodes.head.kill()
-                nodes.head.boot(nodes.head.other_address() if moves else None)
-                name_head(world, nodes.head)
-                nodes.start_head()
-                nodes.head.run("pulsar-ray", "wait", "--stores", "2", timeout_s=DEADLINE_S)
-                enough = len(_lines(confirmed)) + SENT
-                wait_until(lambda: len(_lines(confirmed)) > enough, DEADLINE_S, "messages behind the restart")
-                wait_until(
-                    lambda: not set(_lines(confirmed)[:enough]) - set(_lines(received)),
-                    DEADLINE_S,
-                    "all confirmed messages",
-                )
-            finally:
-                (shared / "stop").touch()
-                print(said.read_text()[-4000:])
-            assert producing.wait(DEADLINE_S) == 0
-            assert consuming.wait(DEADLINE_S) == 0
-            # It was the same Ray all the time: nobody had to leave one and join another.
-            assert "joined the next Ray" not in said.read_text()
+        flow = Flow(world)
+        with flow.programs(worker):
+            nodes.head.kill()
+            nodes.head.boot(nodes.head.other_address() if moves else None)
+            name_head(world, nodes.head)
+            nodes.start_head()
+            nodes.head.run("pulsar-ray", "wait", "--stores", "2", timeout_s=DEADLINE_S)
+            flow.check("the head's return")
+        # It was the same Ray all the time: nobody had to leave one and join another.
+        assert not [line for line in flow.told("output") if "joined the next Ray" in line]
         nodes.head.run("pulsar-ray", "health")

@@ -5,21 +5,18 @@ What is typed is what the runbook says, docs/cluster.md.
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pulsar_ray.testing.waiting import wait_until
-from tests.nodes.programs import CONSUME, PRODUCE
+from tests.nodes.programs import Flow
 from tests.nodes.ray_up import Laptop, built_wheel, check_tools, commands_of, give_python
 from tests.nodes.world import HOME, ROOT, Node, World
 
 DEADLINE_S = 240.0
-SENT = 100
 RUNBOOK = commands_of(ROOT / "docs" / "cluster.md")
 ALL = slice(None)
 NEXT = "99.0.0"
@@ -52,7 +49,7 @@ class Cluster:
     """Three machines, of which the first is the head, and a checker of what is sent and received on them."""
 
     def __init__(self, world: World, laptop: Laptop) -> None:
-        self.world, self.laptop = world, laptop
+        self.world, self.laptop, self.flow = world, laptop, Flow(world)
         self.machines = [laptop.add_machine() for _ in range(3)]
         for machine in self.machines:
             give_python(machine)
@@ -74,37 +71,6 @@ class Cluster:
 
     def exec(self, command: str) -> str:
         return self.laptop.ray("exec", command)
-
-    def told(self, name: str) -> list[str]:
-        path = self.world.shared / name
-        return path.read_text().splitlines() if path.exists() else []
-
-    def check_flow(self, what: str) -> None:
-        """All that was confirmed until now arrives, and more after it."""
-        enough = len(self.told("confirmed")) + SENT
-        wait_until(lambda: len(self.told("confirmed")) > enough, DEADLINE_S, f"confirmations after {what}")
-        wait_until(
-            lambda: not set(self.told("confirmed")[:enough]) - set(self.told("received")),
-            DEADLINE_S,
-            f"all confirmed messages after {what}",
-        )
-
-    @contextlib.contextmanager
-    def programs(self, node: Node) -> Iterator[None]:
-        """Run a producer and a consumer on a machine, as long as that is up."""
-        shared = self.world.shared
-        with (
-            (shared / "output").open("a") as output,
-            node.start("python", "-c", PRODUCE, output=output, PULSAR_RAY_DATA_DIR=DATA) as producing,
-            node.start("python", "-c", CONSUME, output=output, PULSAR_RAY_DATA_DIR=DATA) as consuming,
-        ):
-            try:
-                yield
-            finally:
-                (shared / "stop").touch()
-                print((shared / "output").read_text()[-3000:])
-            assert producing.wait(DEADLINE_S) == 0
-            assert consuming.wait(DEADLINE_S) == 0
 
 
 @pytest.fixture
@@ -129,8 +95,7 @@ def test_a_cluster_comes_up_is_updated_loses_machines_and_goes_down(
     head, one, two = cluster.machines
     cluster.follow("Begin")
     cluster.exec("pulsar-ray topics create t --partitions 6")
-    with cluster.programs(one):
-        wait_until(lambda: len(cluster.told("received")) > SENT, DEADLINE_S, "the first messages")
+    with cluster.flow.programs(one, PULSAR_RAY_DATA_DIR=DATA):
         check_dashboard(cluster)
         assert "healthy: 3 stores answer" in cluster.exec("pulsar-ray health")
 
@@ -138,17 +103,17 @@ def test_a_cluster_comes_up_is_updated_loses_machines_and_goes_down(
         cluster.laptop.take_wheel(built_wheel(next_checkout, NEXT))
         cluster.follow("Restart or update everything")
         assert NEXT in cluster.exec("pulsar-ray --version")
-        cluster.check_flow("a new version")
+        cluster.flow.check("a new version")
 
         two.kill()
         two.boot()
         cluster.follow("A worker died")
-        cluster.check_flow("a worker's power cut")
+        cluster.flow.check("a worker's power cut")
 
         head.kill()
         head.boot()
         cluster.follow("The head died")
-        cluster.check_flow("the head's power cut")
+        cluster.flow.check("the head's power cut")
     cluster.follow("Stop")
     # `ray down` stops the head's Ray; that of the others ends when it has missed that for a minute.
     for machine in cluster.machines:
@@ -164,7 +129,7 @@ def test_a_cluster_comes_up_is_updated_loses_machines_and_goes_down(
     cluster.follow("Begin")
     # The consumer stopped with the producer; what it had not received then is still there.
     rest = one.ask(_RECEIVE_REST)
-    assert not set(cluster.told("confirmed")) - set(cluster.told("received")) - set(rest)
+    assert not set(cluster.flow.told("confirmed")) - set(cluster.flow.told("received")) - set(rest)
 
 
 @pytest.mark.timeout(1200)
@@ -188,11 +153,10 @@ def test_a_lost_disk_is_replaced_and_forgotten(cluster: Cluster) -> None:
 
 def check_dashboard(cluster: Cluster) -> None:
     """`ray dashboard` brings Ray's page to this machine."""
+    command = [*cluster.world.entering("--net"), "curl", "-sf", "http://localhost:18265/api/version"]
+
+    def is_shown() -> bool:
+        return b"ray_version" in subprocess.run(command, capture_output=True, check=False).stdout
+
     with cluster.laptop.begin("ray dashboard cluster.yaml --port 18265"):
-        command = [*cluster.world.entering("--net"), "curl", "-sf", "http://localhost:18265/api/version"]
-        wait_until(lambda: b"ray_version" in run(command), DEADLINE_S, "the dashboard")
-
-
-def run(command: list[str]) -> bytes:
-
-    return subprocess.run(command, capture_output=True, check=False).stdout
+        wait_until(is_shown, DEADLINE_S, "the dashboard")

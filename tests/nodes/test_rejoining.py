@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pulsar_ray.testing.waiting import wait_until
-from tests.nodes.programs import CONSUME, PRODUCE
+from tests.nodes.programs import Flow
 from tests.nodes.ray_nodes import RayNodes
 from tests.nodes.world import SHARED
 
@@ -39,32 +39,13 @@ def _lines(path: Path) -> list[str]:
 def test_programs_go_on_behind_a_restart_of_the_whole_cluster(ray_nodes: RayNodes) -> None:
     worker = ray_nodes.add_worker()
     ray_nodes.admin("topics.create_partitioned_topic", "t", 4)
-    shared = ray_nodes.world.shared
-    confirmed, received = shared / "confirmed", shared / "received"
-    with (
-        (shared / "output").open("w") as output,
-        worker.start("python", "-c", PRODUCE, output=output) as producing,
-        worker.start("python", "-c", CONSUME, output=output) as consuming,
-    ):
-        try:
-            wait_until(lambda: len(_lines(received)) > SENT, DEADLINE_S, "the first messages")
-            for node in (ray_nodes.head, worker):
-                node.run("ray", "stop", "--force", check=False)
-            before = len(_lines(confirmed))
-            ray_nodes.start_head()
-            ray_nodes.start_worker(worker)
-            enough = before + SENT
-            wait_until(lambda: len(_lines(confirmed)) > enough, DEADLINE_S, "messages behind the restart")
-            wait_until(
-                lambda: not set(_lines(confirmed)[:enough]) - set(_lines(received)),
-                DEADLINE_S,
-                "all confirmed messages",
-            )
-        finally:
-            (shared / "stop").touch()
-            print((shared / "output").read_text()[-4000:])
-        assert producing.wait(DEADLINE_S) == 0
-        assert consuming.wait(DEADLINE_S) == 0
+    flow = Flow(ray_nodes.world)
+    with flow.programs(worker):
+        for node in (ray_nodes.head, worker):
+            node.run("ray", "stop", "--force", check=False)
+        ray_nodes.start_head()
+        ray_nodes.start_worker(worker)
+        flow.check("the restart")
 
 
 @pytest.mark.timeout(600)
