@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pulsar_ray.managed_ledger.log.log_sizes import LogSizes
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.position import LATEST, Position
 
 _RATES_OUT = ("msgRateOut", "msgThroughputOut")
 _COUNTERS_OUT = ("msgOutCounter", "bytesOutCounter")
@@ -115,9 +115,12 @@ def _asleep(known: Mapping[str, Any], log: LogSizes) -> dict[str, Any]:
 def _subscription(stats: Mapping[str, Any], log: LogSizes, *, is_durable: bool) -> dict[str, Any]:
     mark_delete = Position(*stats["markDeletePosition"])
     _, size = log.above(mark_delete, stats["individuallyDeletedEntries"])
+    # A dispatcher hears of the newest entries a moment after their producers have had the receipts.
+    heard_of = max(mark_delete, Position(*stats.get("logEnd", LATEST)))
+    backlog = stats["msgBacklog"] + log.above(heard_of)[0]
     copied = (
         *_RATES_OUT, *_COUNTERS_OUT, "msgRateRedeliver", "messageAckRate", "msgRateExpired",
-        "totalMsgExpired", "msgBacklog", "unackedMessages", "blockedSubscriptionOnUnackedMsgs", "type",
+        "totalMsgExpired", "unackedMessages", "blockedSubscriptionOnUnackedMsgs", "type",
         "activeConsumerName", *_SUBSCRIPTION_TIMES, "subscriptionProperties", "markDeletePosition",
         "readPosition", "problem", "deadLetteredMessages", "deadLetterError",
     )  # fmt: skip
@@ -129,7 +132,8 @@ def _subscription(stats: Mapping[str, Any], log: LogSizes, *, is_durable: bool) 
         **{field: stats[field] for field in _DROPS if field in stats},
         **{field: stats.get(field, 0) for field in _CHUNKS},
         "msgDelayed": (delayed := stats.get("msgDelayed", 0)),
-        "msgBacklogNoDelayed": stats["msgBacklog"] - delayed,
+        "msgBacklog": backlog,
+        "msgBacklogNoDelayed": backlog - delayed,
         "backlogSize": size,
         "durable": stats.get("isDurable", is_durable),
         "isDurable": stats.get("isDurable", is_durable),

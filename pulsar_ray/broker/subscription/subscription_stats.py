@@ -55,6 +55,7 @@ class SubscriptionStats:
             "lastExpireTimestamp": self._last_expired_ms,
             "lastMarkDeleteAdvancedTimestamp": self._mark_delete_ms,
             "markDeletePosition": list(cursor.mark_delete),
+            "logEnd": list(cursor.ledgers.end),
             "readPosition": list(core.read_position),
             "individuallyDeletedRanges": len(cursor.deleted),
             "individuallyDeletedEntries": cursor.deleted.count(),

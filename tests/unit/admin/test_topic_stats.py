@@ -105,6 +105,16 @@ def test_a_partition_with_durable_and_other_subscriptions() -> None:
     assert stats["backlogSize"] == 200
 
 
+def test_entries_that_a_dispatcher_has_not_heard_of_yet_are_in_its_backlog() -> None:
+    behind = served(2, "a", logEnd=[1, 6], markDeletePosition=[1, 4], individuallyDeletedEntries=0)
+    level = served(5, "a", logEnd=[1, 9], markDeletePosition=[1, 4], individuallyDeletedEntries=0)
+    ahead = served(7, "a", logEnd=[1, 11], markDeletePosition=[1, 4], individuallyDeletedEntries=0)
+    knows_none = served(0, "a", logEnd=[-1, -1], markDeletePosition=[1, 4], individuallyDeletedEntries=0)
+    for dispatcher, backlog in ((behind, 5), (level, 5), (ahead, 7), (knows_none, 5)):
+        one = partition_stats(actor(asleep("s", 4)), {"s": dispatcher}, {})["subscriptions"]["s"]
+        assert (one["msgBacklog"], one["msgBacklogNoDelayed"]) == (backlog, backlog)
+
+
 def test_whoever_sleeps_is_described_from_the_partitions_knowledge() -> None:
     stats = partition_stats(actor(asleep("s", 4), asleep("far", -1)), {}, {})
     one = stats["subscriptions"]["s"]
