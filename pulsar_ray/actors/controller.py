@@ -194,8 +194,10 @@ class Controller:
 
     # --- topics -----------------------------------------------------------------------------------
 
-    async def resolve(self, topic: str, create: bool) -> list[RouteFields]:
+    async def resolve(self, topic: str, create: bool, was_open: bool = False) -> list[RouteFields]:
         """The fields of a PartitionRoute for each partition; creates the topic if it may.
+
+        For a client that had it open, see `TopicRegistry.begin_again`.
 
         The actors of those whose store is there are started, the others are marked as away.
         """
@@ -203,6 +205,8 @@ class Controller:
         topics, name = served.topics, TopicName.parse(topic)
 
         async def look_up() -> list[RouteFields]:
+            if was_open:
+                topics.begin_again(name)
             if create and not topics.is_known(name):
                 await self._stores.reserve_numbers(max(topics.auto_partitions(name), 1))
             rows = topics.resolve(name, create=create, stores=self._stores.for_new_partitions)
@@ -390,14 +394,19 @@ class Controller:
         initial: str,
         properties: dict[str, str],
         create: bool,
+        was_open: bool = False,
     ) -> str:
         """The actor name of a partition's dispatcher, started if it does not run.
 
         `topic` is a partition's own name.
         """
         served = await self._serving()
+        if was_open:
+            served.topics.begin_again(TopicName.parse(topic))
         row = row_of(served, topic)
-        request = SubscriptionRequest(row.name, subscription, durable, initial, properties, create)
+        request = SubscriptionRequest(
+            row.name, subscription, durable, initial, properties, create, was_open=was_open
+        )
         # One that was lost with its store is there again with the partition that is begun anew.
         await self._lost_stores.give_inheritance(row.name)
         start = partial(served.dispatcher_started, row, request)
@@ -417,6 +426,7 @@ class Controller:
             return
         if self._served is not None:
             self._served.dispatcher_left(name)
+            self._served.topics.ended.add(name)
         self._actors.kill(name)
         self._passivation.subscription_gone(topic_of_actor(name))
         await self._name_is_free(name)

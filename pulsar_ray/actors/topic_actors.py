@@ -251,13 +251,12 @@ class TopicActors:
         name = dispatcher_name(row.name, request.subscription, request.durable)
         self.partition(row)
         if name not in self._actors.handles:
-            allowed = self.topics.policies.settings_of(row.topic).allow_auto_subscription_creation
-            may_create = allowed or not TopicName.parse(row.name).is_persistent
+            may_create = self.topics.may_create_subscription(
+                TopicName.parse(row.name), name, asked=request.create, was_open=request.was_open
+            )
             store = self._store_to_start_beside(row)
             self._actors.check_room(store, 1)
-            request = dataclasses.replace(
-                request, create=request.create and may_create, left=self.left_consumers(name)
-            )
+            request = dataclasses.replace(request, create=may_create, left=self.left_consumers(name))
             update = self._policies.update_for(row.topic)
             self._actors.create(SubscriptionDispatcher, name, store, request, self._settings, update)
             self._policies.created(name, update)

@@ -152,12 +152,20 @@ class StubCluster:
     # --- the Cluster protocol ------------------------------------------------------------------------------
 
     def resolve(
-        self, topic: str, *, create: bool, timeout_s: float, check: Callable[[], None] = anybody
+        self,
+        topic: str,
+        *,
+        create: bool,
+        was_open: bool = False,
+        timeout_s: float,
+        check: Callable[[], None] = anybody,
     ) -> list[PartitionRoute]:
         """As Controller.resolve; `check` raises for an asking process that has ended meanwhile."""
         with self._lock:
             self._lives.check_runs()
             check()
+            if was_open:
+                self._topics.begin_again(TopicName.parse(topic))
             rows = self._topics.resolve(TopicName.parse(topic), create=create, stores=lambda: [STORE])
             self.passivation.asked([row.name for row in rows])
             return self._started(rows)
@@ -209,20 +217,23 @@ class StubCluster:
 
     def dispatcher(self, request: SubscriptionRequest, timeout_s: float) -> str:
         """As Controller.dispatcher."""
-        settings = self._topics.policies.settings_of(TopicName.parse(request.topic).partitioned_full)
-        is_allowed = settings.allow_auto_subscription_creation or not is_persistent(request.topic)
-        allowed = request.create and is_allowed
-        request = dataclasses.replace(request, create=allowed or not request.durable)
+        topic = TopicName.parse(request.topic)
+        address = dispatcher_name(request.topic, request.subscription, request.durable)
         with self._lock:
             self._lives.check_runs()
-            if self._topics.partition(TopicName.parse(request.topic)) is None:
+            if request.was_open:
+                self._topics.begin_again(topic)
+            if self._topics.partition(topic) is None:
                 raise TopicNotFound(f"the topic {request.topic} does not exist")
             if request.topic in self._lives.away:
                 raise WrongNode(self._lives.away[request.topic])
-            address = dispatcher_name(request.topic, request.subscription, request.durable)
             running = self._actors.get(address)
             if isinstance(running, StubDispatcher) and not running.is_dead and not running.is_missing:
                 return address
+            allowed = self._topics.may_create_subscription(
+                topic, address, asked=request.create, was_open=request.was_open
+            )
+            request = dataclasses.replace(request, create=allowed or not request.durable)
             with suppress(NotConnected):
                 self._lives.dispatcher(address, request)
             return address
@@ -322,6 +333,7 @@ class StubCluster:
             if self._actors.get(address) is not actor:
                 return
             self._actors.pop(address, None)
+            self._topics.ended.add(address)
         if actor is not None:
             actor.kill()
         self.passivation.subscription_gone(topic_of_actor(address))
@@ -492,6 +504,16 @@ class StubCluster:
                 f"{partition} lives in store s1 of host far, which no running node holds"
             )
             gone = [address for address in self._actors if topic_of_actor(address) == partition]
+            actors = [self._actors.pop(address) for address in gone]
+        for actor in actors:
+            actor.kill()
+            actor.wait_ended()
+
+    def lose_unstored(self, topic: str) -> None:
+        """The nodes of a non-persistent topic and of the catalog are gone, with all that no file knows."""
+        with self._lock:
+            self._topics.unstored.discard(topic)
+            gone = [address for address in self._actors if topic_of_actor(address) == topic]
             actors = [self._actors.pop(address) for address in gone]
         for actor in actors:
             actor.kill()

@@ -13,7 +13,13 @@ class AskedCluster(Protocol):
     """A cluster that looks at the process that asks before it starts an actor."""
 
     def resolve(
-        self, topic: str, *, create: bool, timeout_s: float, check: Callable[[], None]
+        self,
+        topic: str,
+        *,
+        create: bool,
+        was_open: bool,
+        timeout_s: float,
+        check: Callable[[], None],
     ) -> list[PartitionRoute]: ...
 
     def attach(
@@ -42,9 +48,13 @@ class StubProcess:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._cluster, name)
 
-    def resolve(self, topic: str, *, create: bool, timeout_s: float) -> list[PartitionRoute]:
+    def resolve(
+        self, topic: str, *, create: bool, was_open: bool = False, timeout_s: float
+    ) -> list[PartitionRoute]:
         """See StubCluster.resolve."""
-        return self._cluster.resolve(topic, create=create, timeout_s=timeout_s, check=self._check)
+        return self._cluster.resolve(
+            topic, create=create, was_open=was_open, timeout_s=timeout_s, check=self._check
+        )
 
     def attach(
         self, address: str, client_id: str, *, want_tcp: bool, attempt: int, timeout_s: float

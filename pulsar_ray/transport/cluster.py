@@ -53,6 +53,8 @@ class SubscriptionRequest:
     create: bool = True
     left: tuple[int, ...] = ()
     """The incarnations of consumers that were closed while the dispatcher slept."""
+    was_open: bool = False
+    """Whether a consumer asks that had it open: what lies in no store then begins anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,14 @@ class AttachReply:
 class Cluster(Protocol):
     """Raises the typed errors of `pulsar_ray.errors`; every call has a deadline of its own."""
 
-    def resolve(self, topic: str, *, create: bool, timeout_s: float) -> list[PartitionRoute]: ...
+    def resolve(
+        self, topic: str, *, create: bool, was_open: bool = False, timeout_s: float
+    ) -> list[PartitionRoute]:
+        """List the partitions of a topic, started unless they are away.
+
+        One that `was_open` and lay in no store begins anew, unless it was deleted.
+        """
+        ...
 
     def partitions(self, topic: str, timeout_s: float) -> list[PartitionRoute]:
         """List what `resolve` does of a topic that is there, and start none of them."""

@@ -123,9 +123,11 @@ class RayCluster:
             raise
         return awake
 
-    def resolve(self, topic: str, *, create: bool, timeout_s: float) -> list[PartitionRoute]:
+    def resolve(
+        self, topic: str, *, create: bool, was_open: bool = False, timeout_s: float
+    ) -> list[PartitionRoute]:
         """The topic's partitions, some of which may be away. Raises TopicNotFound, InvalidTopicName."""
-        rows = self.controller("resolve", topic, create, timeout_s=timeout_s)
+        rows = self.controller("resolve", topic, create, was_open, timeout_s=timeout_s)
         return [PartitionRoute(*row) for row in rows]
 
     def partitions(self, topic: str, timeout_s: float) -> list[PartitionRoute]:
@@ -148,6 +150,7 @@ class RayCluster:
             request.initial_position,
             request.properties,
             request.create,
+            request.was_open,
             timeout_s=timeout_s,
         )
         return address

@@ -10,9 +10,8 @@ import pytest
 
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer.consumer import Consumer
-from pulsar_ray.errors import (
-    Result,
-)
+from pulsar_ray.errors import Result, TopicNotFound
+from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport.actor_names import dispatcher_name
 from tests.conformance.broker import WAIT_MS, Broker, numbers, values
@@ -109,6 +108,34 @@ def test_a_killed_dispatcher_loses_messages_and_nobody(broker: Broker, client: C
     producer.send(b"meanwhile")
     assert values(other, 1) == [b"meanwhile"]
     assert send_until_received(producer, consumer)
+
+
+def test_a_topic_that_is_gone_with_its_nodes_begins_anew_for_all_who_have_it_open(
+    broker: Broker, client: Client
+) -> None:
+    topic = new_topic()
+    consumer, other = client.subscribe(topic, "s"), broker.client().subscribe(topic, "other")
+    reader = client.create_reader(topic, MessageId.latest)
+    producer = broker.client().create_producer(topic)
+    broker.cluster.lose_unstored(topic)
+    assert send_until_received(producer, consumer)
+    assert send_until_received(producer, other)
+    assert send_until_received(producer, reader._consumer)
+
+
+def test_a_topic_that_was_deleted_does_not_come_back_by_itself(broker: Broker, client: Client) -> None:
+    topic = new_topic()
+    consumer = client.subscribe(topic, "s")
+    producer = broker.client().create_producer(topic)
+    broker.admin().topics.delete(topic, force=True)
+    with pytest.raises(TopicNotFound):
+        consumer.receive(WAIT_MS)
+    with pytest.raises(TopicNotFound):
+        producer.send(b"x")
+    assert topic not in broker.admin().topics.list("public/default")
+    # Whoever makes it anew has another one.
+    again = broker.client().subscribe(topic, "s")
+    assert send_until_received(broker.client().create_producer(topic), again)
 
 
 def test_a_subscription_that_is_stuck_delays_nobody(broker: Broker, client: Client) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from pulsar_ray.broker.catalog.catalog import Catalog, PartitionRow, Subscriptions
 from pulsar_ray.broker.catalog.effective_policies import EffectivePolicies
-from pulsar_ray.broker.catalog.unstored_topics import UnstoredTopics, check_enabled
+from pulsar_ray.broker.catalog.unstored_topics import EndedNames, UnstoredTopics, check_enabled
 from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import InvalidConfiguration, NotAllowedError, ServiceUnitNotReady, TopicNotFound
@@ -39,6 +39,7 @@ class TopicRegistry:
         self.catalog = catalog
         self.policies = EffectivePolicies(catalog, settings)
         self.unstored = UnstoredTopics()
+        self.ended = EndedNames()
         self._settings = settings
 
     def resolve(
@@ -53,6 +54,32 @@ class TopicRegistry:
         if own is not None:
             return [own]
         return self.catalog.partitions(name.full) or self._auto_create(name, create, stores)
+
+    def begin_again(self, name: TopicName) -> None:
+        """Make a topic anew that a client had open and no file knows, unless it was deleted.
+
+        It was gone with its actor and its controller. Raises TopicNotFound for a missing namespace.
+        """
+        is_lost = not (name.is_persistent or name.is_partition or self.is_known(name))
+        if is_lost and name.full not in self.ended:
+            self._check_namespace(name.namespace_name)
+            self.unstored.add(name.full)
+
+    def may_create_subscription(
+        self, topic: TopicName, dispatcher: str, *, asked: bool, was_open: bool
+    ) -> bool:
+        """Whether a dispatcher that is started now may create its subscription.
+
+        One of a non-persistent topic is gone with its process. For consumers that had it open it begins anew,
+        unless it was deleted.
+        """
+        if topic.is_persistent:
+            return (
+                asked and self.policies.settings_of(topic.partitioned_full).allow_auto_subscription_creation
+            )
+        if asked:
+            self.ended.discard(dispatcher)
+        return asked or (was_open and dispatcher not in self.ended)
 
     def partition(self, name: TopicName) -> PartitionRow | None:
         """A partition, or topic without partitions, by its own name."""
@@ -119,6 +146,7 @@ class TopicRegistry:
             rows = self.catalog.create(name, partitions, self._emptiest_first(stores()))
         else:
             rows = self.unstored.add(name.full)
+            self.ended.discard(name.full)
         in_stores = ", ".join(sorted({row.store_id[:8] for row in rows if row.store_id})) or "none"
         event(logger, "made, with %d partitions, in stores %s", partitions, in_stores, topic=name.full)
         return rows
@@ -256,6 +284,7 @@ class TopicRegistry:
         """A topic is deleted."""
         if self.unstored.find(name.full):
             self.unstored.discard(name.full)
+            self.ended.add(name.full)
         else:
             self.catalog.delete(name.full)
 

@@ -1,7 +1,8 @@
-"""Non-persistent topics without partitions: known to the controller while it lives, and to no file."""
+"""What no file knows: non-persistent topics without partitions, and which names were ended on purpose."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
 
 from pulsar_ray.broker.catalog.catalog import PartitionRow
@@ -11,6 +12,8 @@ from pulsar_ray.model.topic_name import TopicName
 
 NO_STORE = ""
 """The store of what may run anywhere."""
+KEPT_ENDED = 10_000
+"""Names that ended last are remembered: whoever had the others open begins them anew."""
 
 
 class UnstoredTopics:
@@ -38,6 +41,31 @@ class UnstoredTopics:
     def names(self, namespace: str) -> Iterable[str]:
         """The topics of a namespace."""
         return [name for name in self._names if TopicName.parse(name).namespace_name == namespace]
+
+
+class EndedNames:
+    """Topics and dispatchers that lay in no store and were deleted, each by its name.
+
+    One that has died with its node is not among them: it begins anew for a client that had it open.
+    """
+
+    def __init__(self, limit: int = KEPT_ENDED) -> None:
+        self._limit = limit
+        self._names: OrderedDict[str, None] = OrderedDict()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def add(self, name: str) -> None:
+        """It was deleted; the one that was deleted first is forgotten at the limit."""
+        self._names[name] = None
+        self._names.move_to_end(name)
+        if len(self._names) > self._limit:
+            self._names.popitem(last=False)
+
+    def discard(self, name: str) -> None:
+        """It was made anew."""
+        self._names.pop(name, None)
 
 
 def check_enabled(topic: TopicName, settings: Settings) -> None:

@@ -112,7 +112,9 @@ class ActorLinks:
         """The link to a partition's actor."""
 
         def find() -> str:
-            found = self._connection.cluster.resolve(route.topic, create=False, timeout_s=FIND_TIMEOUT_S)
+            found = self._connection.cluster.resolve(
+                route.topic, create=False, was_open=True, timeout_s=FIND_TIMEOUT_S
+            )
             check_any_there(found)
             return route.address
 
@@ -130,7 +132,9 @@ class ActorLinks:
         request = SubscriptionRequest(
             route.topic, subscription, durable, initial, options.subscription_properties or {}, create=True
         )
-        again = SubscriptionRequest(route.topic, subscription, durable, initial, {}, create=False)
+        again = SubscriptionRequest(
+            route.topic, subscription, durable, initial, {}, create=False, was_open=True
+        )
         address = self._connection.cluster.dispatcher(request, _left(deadline))
 
         def find() -> str:
