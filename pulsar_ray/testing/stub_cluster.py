@@ -510,7 +510,7 @@ class StubCluster:
             actor.wait_ended()
 
     def lose_unstored(self, topic: str) -> None:
-        """The nodes of a non-persistent topic and of the catalog are gone, with all that no file knows."""
+        """A non-persistent topic is gone with its node and that of the catalog."""
         with self._lock:
             self._topics.unstored.discard(topic)
             gone = [address for address in self._actors if topic_of_actor(address) == topic]

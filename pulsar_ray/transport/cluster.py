@@ -54,7 +54,10 @@ class SubscriptionRequest:
     left: tuple[int, ...] = ()
     """The incarnations of consumers that were closed while the dispatcher slept."""
     was_open: bool = False
-    """Whether a consumer asks that had it open: what lies in no store then begins anew."""
+    """Whether a consumer that had it open asks.
+
+    Then what lies in no store begins anew.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,7 +167,7 @@ def test_a_subscription_that_sleeps_wakes_behind_what_has_expired(
     consumer.acknowledge(last)
     consumer.close()
     producer.close()
-    assert broker.cluster.put_to_sleep(topic)
+    wait_until(lambda: broker.cluster.put_to_sleep(topic), what="its sleep")
     broker.cluster.override(topic, ttl_duration_default_in_seconds=1)
     producer = client.create_producer(topic)
     wait_until(lambda: backlog(broker, topic, "s") == 0, what="it expires without its dispatcher")

@@ -163,7 +163,7 @@ def test_a_sleeping_partition_leaves_its_backlogs(broker: Broker, client: Client
     consumer.close()
     producer.close()
     before_ms = actor_time_ms(broker)
-    assert broker.cluster.put_to_sleep(topic)
+    wait_until(lambda: broker.cluster.put_to_sleep(topic), what="its sleep")
     (partition,) = (note for _, note in read_resting_notes(tmp_path / "0" / "p") if note.topic == topic)
     backlog = partition.backlogs["s"]
     stats = admin.topics.stats(topic)["subscriptions"]["s"]

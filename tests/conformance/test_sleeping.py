@@ -33,7 +33,7 @@ def test_what_was_not_acknowledged_comes_after_the_sleep(
             consumer.acknowledge(message)
     producer.close()
     consumer.close()
-    assert broker.cluster.put_to_sleep(topic)
+    wait_until(lambda: broker.cluster.put_to_sleep(topic), what="its sleep")
     producer = client.create_producer(topic)
     producer.send(b"after")
     consumer = client.subscribe(topic, "s", ConsumerType.Shared)
@@ -57,7 +57,7 @@ def test_delivery_counts_survive_the_sleep(broker: Broker, client: Client) -> No
         consumer.negative_acknowledge(message)
     assert consumer.receive(WAIT_MS).redelivery_count() == 2
     client.close()
-    assert broker.cluster.put_to_sleep(topic)
+    wait_until(lambda: broker.cluster.put_to_sleep(topic), what="its sleep")
     again = broker.client().subscribe(topic, "s", ConsumerType.Shared)
     assert again.receive(WAIT_MS).redelivery_count() >= 2
 
@@ -70,7 +70,7 @@ def test_nobody_sleeps_with_clients_attached(broker: Broker, client: Client) -> 
     producer = client.create_producer(topic)
     assert not broker.cluster.put_to_sleep(topic)
     producer.close()
-    assert broker.cluster.put_to_sleep(topic)
+    wait_until(lambda: broker.cluster.put_to_sleep(topic), what="its sleep")
 
 
 def test_a_link_that_nobody_uses_wakes_nobody(broker: Broker, client: Client) -> None:
@@ -81,7 +81,7 @@ def test_a_link_that_nobody_uses_wakes_nobody(broker: Broker, client: Client) ->
     consumer.close()
     producer.close()
     addresses = set(broker.cluster.addresses)
-    assert broker.cluster.put_to_sleep(topic)
+    wait_until(lambda: broker.cluster.put_to_sleep(topic), what="its sleep")
     assert len(addresses - set(broker.cluster.addresses)) == 2
     # Another topic is served meanwhile, over links of the same client.
     other = broker.topic()
@@ -93,7 +93,7 @@ def test_a_link_that_nobody_uses_wakes_nobody(broker: Broker, client: Client) ->
 def test_a_deleted_topic_does_not_come_back_from_its_sleep(broker: Broker, client: Client) -> None:
     topic = broker.topic()
     client.create_producer(topic).close()
-    assert broker.cluster.put_to_sleep(topic)
+    wait_until(lambda: broker.cluster.put_to_sleep(topic), what="its sleep")
     broker.cluster.delete_topic(topic)
     with pytest.raises(TopicNotFound):
         broker.cluster.resolve(topic, create=False, timeout_s=5)
@@ -106,7 +106,7 @@ def test_a_repeated_block_is_known_after_the_sleep(broker: Broker, client: Clien
         producer.send(value)
     producer.close()
     for number in range(5, 8):
-        assert broker.cluster.put_to_sleep(topic)
+        wait_until(lambda: broker.cluster.put_to_sleep(topic), what="its sleep")
         producer = client.create_producer(topic)
         producer.send(b"%06d" % number)
         producer.close()
@@ -131,7 +131,7 @@ def test_messages_without_a_subscription_outlast_the_sleep(broker: Broker, clien
     producer = client.create_producer(topic)
     producer.send(b"kept")
     producer.close()
-    assert broker.cluster.put_to_sleep(topic)
+    wait_until(lambda: broker.cluster.put_to_sleep(topic), what="its sleep")
     assert values(client.subscribe(topic, "s", initial_position=EARLIEST), 1) == [b"kept"]
 
 
@@ -202,7 +202,7 @@ def test_who_holds_a_place_that_others_could_take_keeps_the_topic_awake(
     with pytest.raises(ProducerBusy):
         broker.client().create_producer(topic)
     broker.cluster.override(topic)
-    assert broker.cluster.put_to_sleep(topic, with_clients=True)
+    wait_until(lambda: broker.cluster.put_to_sleep(topic, with_clients=True), what="its sleep")
 
 
 def test_who_shares_a_topic_that_was_taken_before_keeps_out_who_would_take_it(
@@ -216,7 +216,7 @@ def test_who_shares_a_topic_that_was_taken_before_keeps_out_who_would_take_it(
     with pytest.raises(ProducerFenced):
         broker.client().create_producer(topic, access_mode=ProducerAccessMode.Exclusive)
     shared.close()
-    assert broker.cluster.put_to_sleep(topic, with_clients=True)
+    wait_until(lambda: broker.cluster.put_to_sleep(topic, with_clients=True), what="its sleep")
     broker.client().create_producer(topic, access_mode=ProducerAccessMode.Exclusive).send(b"2")
 
 
@@ -228,7 +228,7 @@ def test_a_limited_consumer_keeps_its_subscription_awake(broker: Broker, client:
     with pytest.raises(ConsumerBusy):
         broker.client().subscribe(topic, "s", ConsumerType.Shared)
     broker.cluster.override(topic)
-    assert broker.cluster.put_to_sleep(topic, with_clients=True)
+    wait_until(lambda: broker.cluster.put_to_sleep(topic, with_clients=True), what="its sleep")
 
 
 def test_stats_count_what_was_acknowledged_also_if_the_dispatcher_leaves_just_then(

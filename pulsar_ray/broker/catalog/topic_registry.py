@@ -56,9 +56,9 @@ class TopicRegistry:
         return self.catalog.partitions(name.full) or self._auto_create(name, create, stores)
 
     def begin_again(self, name: TopicName) -> None:
-        """Make a topic anew that a client had open and no file knows, unless it was deleted.
+        """Make a lost topic anew that no file knows, unless it was deleted.
 
-        It was gone with its actor and its controller. Raises TopicNotFound for a missing namespace.
+        A client has it open; it was gone with its actor and its controller. Raises TopicNotFound for a missing namespace.
         """
         is_lost = not (name.is_persistent or name.is_partition or self.is_known(name))
         if is_lost and name.full not in self.ended:

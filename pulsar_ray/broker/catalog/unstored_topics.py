@@ -1,4 +1,4 @@
-"""What no file knows: non-persistent topics without partitions, and which names were ended on purpose."""
+"""Non-persistent topics without partitions, and which names were deleted: no file knows them."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def test_a_copy_that_soon_goes_asks_nobody_unless_it_was_handed_on(broker: Broke
 def test_leases_on_a_partition_that_sleeps_are_renewed(broker: Broker) -> None:
     topic, _, leases = held_range(broker)
     (granted_ms,) = ends_ms(broker, topic)
-    assert broker.cluster.put_to_sleep(topic, with_clients=True)
+    wait_until(lambda: broker.cluster.put_to_sleep(topic, with_clients=True), what="its sleep")
     copy = copied(leases, NamesOfRay(broker.cluster))
     for later_ms in (1000, 2000):
         copy.renew(granted_ms + later_ms)
