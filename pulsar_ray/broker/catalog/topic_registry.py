@@ -58,7 +58,8 @@ class TopicRegistry:
     def begin_again(self, name: TopicName) -> None:
         """Make a lost topic anew that no file knows, unless it was deleted.
 
-        A client has it open; it was gone with its actor and its controller. Raises TopicNotFound for a missing namespace.
+        A client has it open; it was gone with its actor and its controller. Raises TopicNotFound for a
+        missing namespace.
         """
         is_lost = not (name.is_persistent or name.is_partition or self.is_known(name))
         if is_lost and name.full not in self.ended:
