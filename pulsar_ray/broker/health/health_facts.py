@@ -112,12 +112,14 @@ def _of_missing(facts: HealthFacts) -> Iterator[Finding]:
 def _of_away(facts: HealthFacts) -> Iterator[Finding]:
     for store in facts.away:
         remedy = "start that node again, or give the broker its data directory"
-        reason = f"is on no running node, and its {store['partitions']} partitions are not served"
         place = f"{store['host']} ({store['path']})" if store["path"] else store["host"]
-        yield Finding(ERROR, "store", store["store_id"], f"{place}, last seen", reason, remedy)
+        unserved = f"its {store['partitions']} partitions are not served"
+        reason = f"last seen on {place}, is on no running node: {unserved}"
+        # Without a host: no node that runs could mend it, also not the one that took over that name.
+        yield Finding(ERROR, "store", store["store_id"], "", reason, remedy)
         names = facts.away_partitions.get(store["store_id"], ())
         for name in names[:SHOWN_PARTITIONS]:
-            yield Finding(ERROR, "partition", name, store["host"], f"is away with store {store['store_id']}")
+            yield Finding(ERROR, "partition", name, "", f"is away with store {store['store_id']}")
 
 
 def _of_refused(facts: HealthFacts) -> Iterator[Finding]:

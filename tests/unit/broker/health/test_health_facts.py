@@ -33,11 +33,13 @@ def test_a_store_that_is_away_names_its_host_and_its_partitions() -> None:
     assert not report.is_healthy
     texts = [finding.text() for finding in report.findings]
     assert (
-        "error: store s2 on worker (/data), last seen: is on no running node, and its 300 partitions are not "
+        "error: store s2: last seen on worker (/data), is on no running node: its 300 partitions are not "
         "served: start that node again, or give the broker its data directory"
     ) in texts
-    assert f"error: partition {TOPIC}-partition-0 on worker: is away with store s2" in texts
+    assert f"error: partition {TOPIC}-partition-0: is away with store s2" in texts
     assert len(texts) == 1 + SHOWN_PARTITIONS
+    hosts = {finding.host for finding in report.findings}
+    assert hosts == {""}, "the machine of that name, which may have another disk by now, cannot mend it"
 
 
 def test_a_node_that_lost_its_store_is_an_error_and_one_that_has_none_yet_is_not() -> None:
