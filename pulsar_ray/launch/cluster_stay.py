@@ -17,7 +17,7 @@ import time
 import weakref
 from collections.abc import Callable
 
-from pulsar_ray.errors import BrokerGone, ConnectError, NotConnected, PulsarException
+from pulsar_ray.errors import BrokerGone, ConnectError, NotConnected, PulsarException, UnsupportedVersionError
 from pulsar_ray.launch.joined_ray import leave_ray
 from pulsar_ray.transport.ray_calls import RAY_CALLS
 from pulsar_ray.transport.ray_cluster import RayCluster
@@ -75,7 +75,7 @@ class ClusterStay:
     """This process stays at an address, on all Rays that follow one another there."""
 
     def __init__(self, address: str, join: Callable[[], None] | None) -> None:
-        """`join` joins the Ray at the address, or raises ConnectError.
+        """`join` joins the Ray at the address, or raises ConnectError, or UnsupportedVersionError for good.
 
         None where the program joined Ray by itself: it has to do so again.
         """
@@ -142,6 +142,9 @@ class ClusterStay:
         while not RAY_CALLS.has_ended:
             try:
                 self._join()
+            except UnsupportedVersionError as error:
+                self._tell(BrokerGone(str(error)))
+                return
             except ConnectError as error:
                 if ray_job():  # the program itself has joined another one meanwhile
                     self._tell(BrokerGone(f"{error}: make a new Client"))

@@ -6,6 +6,7 @@ import contextlib
 import ipaddress
 import logging
 import os
+import re
 import socket
 import sys
 import threading
@@ -20,7 +21,7 @@ import ray
 
 from pulsar_ray.closed_places import is_trusted_user
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import ConnectError, ForkedClient
+from pulsar_ray.errors import ConnectError, ForkedClient, UnsupportedVersionError
 from pulsar_ray.launch.broker_token import take_token
 from pulsar_ray.launch.cluster_stay import CLUSTER_STAYS
 from pulsar_ray.launch.embedded import ClientMark, EmbeddedRecord, join_embedded, read_record
@@ -256,9 +257,23 @@ def _init(address: str) -> None:
                     logging_level=logging.ERROR,
                 )
         except (ConnectionError, RuntimeError, ValueError) as error:
+            if "Version mismatch" in str(error):
+                raise UnsupportedVersionError(_versions(address, str(error))) from None
             raise ConnectError(f"no Ray cluster answers at {address}: {error}") from None
         ray_was_joined()
         CLUSTER_STAYS.joined()
+
+
+def _versions(address: str, refusal: str) -> str:
+    """Say whose versions differ, of Ray's refusal to let another version join."""
+    named = re.findall(r"Ray: (\S+)\s+Python: (\S+)", refusal)
+    if len(named) != 2:
+        return f"the Ray cluster at {address} is of another version: {' '.join(refusal.split())}"
+    (theirs, their_python), (ours, our_python) = named
+    return (
+        f"the Ray cluster at {address} is Ray {theirs} on Python {their_python}, and this program has "
+        f"Ray {ours} on Python {our_python}: run it with the cluster's versions"
+    )
 
 
 @contextlib.contextmanager

@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 
-from pulsar_ray.errors import AlreadyClosed, BrokerGone, ConnectError, NotConnected, PulsarException
+from pulsar_ray.errors import (
+    AlreadyClosed,
+    BrokerGone,
+    ConnectError,
+    NotConnected,
+    PulsarException,
+    UnsupportedVersionError,
+)
 from pulsar_ray.launch import cluster_stay
 from pulsar_ray.launch.cluster_stay import ClusterStay, RayletLife
 from pulsar_ray.testing.waiting import wait_until
@@ -83,6 +90,7 @@ class FakeRay:
         self.calls = RayCalls()
         self.refused = threading.Event()
         self.is_up = False
+        self.is_of_another_version = False
         self.other_job = ""
         self.next: Raylet | None = None
         self._path = path
@@ -95,6 +103,8 @@ class FakeRay:
         return True
 
     def join(self) -> None:
+        if self.is_of_another_version:
+            raise UnsupportedVersionError("the Ray cluster is Ray 3.0, and this program has Ray 2.60")
         if not self.is_up:
             self.job = self.other_job
             self.refused.set()
@@ -172,6 +182,21 @@ def test_a_program_that_joins_another_ray_meanwhile_is_not_taken_from_it(
     wait_until(lambda: len(cluster.told) == 2, DEADLINE_S, "word of the end")
     assert isinstance(cluster.told[1], BrokerGone)
     assert fake_ray.job == "other"
+    assert not stay.goes_on()
+
+
+def test_a_program_whose_cluster_comes_back_with_another_version_ends_and_says_so(
+    fake_ray: FakeRay, raylet: Raylet
+) -> None:
+    cluster = TakenAlong(fake_ray)
+    stay = ClusterStay(ADDRESS, fake_ray.join)
+    stay.add(cluster)  # type: ignore[arg-type]
+    raylet.end()
+    assert fake_ray.refused.wait(DEADLINE_S)
+    fake_ray.is_of_another_version = True
+    wait_until(lambda: len(cluster.told) == 2, DEADLINE_S, "word of the end")
+    assert isinstance(cluster.told[1], BrokerGone)
+    assert "Ray cluster is Ray 3.0, and this program has Ray 2.60" in str(cluster.told[1])
     assert not stay.goes_on()
 
 

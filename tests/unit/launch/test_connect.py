@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import platform
 import socket
 import subprocess
 import sys
@@ -16,9 +17,10 @@ from typing import Any
 
 import pytest
 import ray
+from ray._private.utils import check_version_info
 
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import ConnectError, ForkedClient
+from pulsar_ray.errors import ConnectError, ForkedClient, UnsupportedVersionError
 from pulsar_ray.launch import connect
 from pulsar_ray.launch.connect import join_ray
 from pulsar_ray.launch.embedded import EmbeddedRecord
@@ -258,6 +260,20 @@ def test_ray_is_not_left_to_look_for_a_cluster_itself(
         recorded.write_text(f"127.0.0.1:{server.getsockname()[1]}\n")
         assert join_ray("auto")
     assert asked == [recorded.read_text().strip()]
+
+
+def test_a_cluster_of_another_version_is_named_with_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    address = "192.0.2.7:6379"
+    metadata = {"ray_version": "3.1.4", "python_version": "3.12.1"}
+    monkeypatch.setattr(connect, "_check_answers", lambda _: None)
+    monkeypatch.setattr(connect, "take_token", lambda _: None)
+    # As Ray does where its versions differ.
+    monkeypatch.setattr(ray, "init", lambda **_: check_version_info(metadata, address))
+    ours = f"this program has Ray {ray.__version__} on Python {platform.python_version()}: run it"
+    with pytest.raises(
+        UnsupportedVersionError, match=f"at {address} is Ray 3.1.4 on Python 3.12.1, and {ours}"
+    ):
+        connect._init(address)
 
 
 def test_threads_join_one_after_the_other_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
