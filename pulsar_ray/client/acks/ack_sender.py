@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from pulsar_ray.client.acks.ack_tracker import AckBatch
 from pulsar_ray.client.acks.nack_tracker import Nack, joined_by_block
@@ -14,6 +14,7 @@ from pulsar_ray.client.acks.partition_acks import PartitionAcks
 from pulsar_ray.client.acks.unacked_rows import UnackedRows
 from pulsar_ray.client.acks.unanswered_requests import PendingRequest
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
+from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.row_sets import of_ranges, ranges_of, span
 from pulsar_ray.session.packet import Buffer
 from pulsar_ray.session.requests import Acknowledge, Call, NegativeAcknowledge
@@ -183,17 +184,26 @@ class AckSender:
             timers.call_later(NACK_REPORT_S, self._report_nacks)
 
     def _report_nacks(self) -> None:
-        """Tell the dispatcher how many failures wait here and when the first comes again."""
+        """Tell the dispatcher how many failures wait here and when the first comes again.
+
+        What was not told, or is not answered, is told again with the next look, for instance when the
+        consumer is open again.
+        """
         with self.lock:
             self._nack_report_armed = False
+            if not self._requests.is_open:
+                return
             due, waiting = self.nacks.next_deadline_ms(), self.nacks.messages
-            self._reported_nacks = waiting if self._requests.is_open else 0
+            former, self._reported_nacks = self._reported_nacks, waiting
+
+        def answered(_value: Any, error: PulsarException | None) -> None:
+            if error is not None:
+                self._reported_nacks = max(self._reported_nacks, former, waiting)
+
         arguments = {"waiting": waiting, "due_in_ms": 0 if due is None else max(0, due - _now_ms())}
-        if self._requests.is_open:
-            self._requests.link.request_async(
-                lambda rid: Call(rid, self._consumer_id, "report_nacks", arguments),
-                lambda _value, _error: None,
-            )
+        self._requests.link.request_async(
+            lambda rid: Call(rid, self._consumer_id, "report_nacks", arguments), answered
+        )
 
     def _nack_timer(self) -> None:
         with self.lock:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -242,6 +244,40 @@ def test_negative_acknowledgments_go_when_they_are_due_behind_positive_ones() ->
     first, second = [request for request, _ in world.link.asked]
     assert isinstance(first, Acknowledge)
     assert second == NegativeAcknowledge(ID, [(LEDGER, 4, (), 1)], 2, 5, None, (2, 5))
+
+
+@pytest.mark.parametrize("was_open", [True, False])
+def test_a_report_of_failures_that_is_lost_is_made_again(was_open: bool) -> None:
+    world = World(negative_ack_redelivery_delay_ms=600_000)
+
+    def look() -> list[int]:
+        """What the dispatcher is told at the next look; each report waits for its answer in `replies`."""
+        world.sender.nacks_added()
+        *_, report = (lambda: None, *world.link.delayed)
+        report()
+        world.link.delayed.clear()
+        told = [(request.arguments["waiting"], reply) for request, reply in world.link.asked]
+        world.link.asked.clear()
+        replies.extend(reply for _, reply in told)
+        return [waiting for waiting, _ in told]
+
+    replies: list[Any] = []
+    with world.lock:
+        world.sender.nacks.add(LEDGER, 4, 1, time.monotonic_ns() // 1_000_000)
+    assert look() == [1]
+    replies.pop()(None, None)
+    with world.lock:
+        assert len(world.sender.nacks.due(math.inf)) == 1
+    world.requests.is_open = was_open
+    if was_open:
+        assert look() == [0]
+        replies.pop()(None, SessionLost("gone"))
+    else:
+        assert look() == [], "there is no dispatcher to tell"
+    world.requests.is_open = True
+    assert look() == [0]
+    replies.pop()(None, None)
+    assert look() == [], "once is enough"
 
 
 def test_messages_that_failed_one_by_one_go_as_their_block_and_are_held_until_it_is_answered() -> None:
