@@ -186,7 +186,7 @@ class AckSender:
     def _report_nacks(self) -> None:
         """Tell the dispatcher how many failures wait here and when the first comes again.
 
-        What was not told, or is not answered, is told again with the next look, for instance when the
+        A report that was not made or not answered is made again with the next look, for instance when the
         consumer is open again.
         """
         with self.lock:
