@@ -253,8 +253,8 @@ def test_a_report_of_failures_that_is_lost_is_made_again(was_open: bool) -> None
     def look() -> list[int]:
         """What the dispatcher is told at the next look; each report waits for its answer in `replies`."""
         world.sender.nacks_added()
-        *_, report = (lambda: None, *world.link.delayed)
-        report()
+        for report in world.link.delayed[-1:]:
+            report()
         world.link.delayed.clear()
         told = [(request.arguments["waiting"], reply) for request, reply in world.link.asked]
         world.link.asked.clear()
