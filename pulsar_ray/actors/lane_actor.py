@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
@@ -28,13 +30,13 @@ from pulsar_ray.broker.serving.owner_loop import OwnerLoop
 from pulsar_ray.broker.serving.running_clock import RunningClock
 from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.broker.serving.sleeper import Idle, Retired, Sleeper, SleepingServer
-from pulsar_ray.broker.serving.warm_up import warm_up_later
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import Moved, PulsarException, TopicNotFound
 from pulsar_ray.lane.user_directory import user_directory
 from pulsar_ray.managed_ledger.store.store_directory import hold_cluster_lock
 from pulsar_ray.model.policies import PolicyUpdate
+from pulsar_ray.numpy_on_demand import np
 from pulsar_ray.session.exchange_bytes import pack_answer, unpack_head, unpack_packets
 from pulsar_ray.transport.actor_names import CONTROLLER
 from pulsar_ray.transport.ray_cluster import RayCluster
@@ -54,6 +56,7 @@ UNUSED_MS = 1 << 40
 """For how long an actor has been idle that cannot serve."""
 DATA = "data"
 """The concurrency group of the calls that carry a session (see `options`)."""
+WARM_UP_S = 30.0
 
 
 class LaneActor:
@@ -282,3 +285,20 @@ class LaneActor:
     async def probe(self) -> int:
         """Return the process id, off the loop: a slow disk is no reason to kill."""
         return os.getpid()
+
+
+def warm_up_later(loop: asyncio.AbstractEventLoop) -> None:
+    """Import later what an actor may need, but not for its first message.
+
+    A thread beside the loop does that, so that no message waits for it. Thread-safe.
+    """
+    loop.call_soon_threadsafe(loop.call_later, WARM_UP_S, _start)
+
+
+def _start() -> None:
+    threading.Thread(target=_warm_up, name="warm-up", daemon=True).start()
+
+
+def _warm_up() -> None:
+    _ = np.ndarray
+    gc.freeze()

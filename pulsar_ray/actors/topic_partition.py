@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from pulsar_ray.actors.broker_process import begin_broker_process, say_serving
 from pulsar_ray.actors.lane_actor import REPORT_DEADLINE_S, LaneActor
-from pulsar_ray.actors.made_partitions import must_be_there, tell_made
 from pulsar_ray.broker.partition.partition_server import PartitionServer
 from pulsar_ray.broker.partition.partition_start import start_partition
 from pulsar_ray.broker.partition.partition_stats import describe_found
@@ -34,8 +33,11 @@ if TYPE_CHECKING:
     from pulsar_ray.broker.partition.non_persistent.non_persistent_partition import (
         NonPersistentPartitionServer,
     )
+from pulsar_ray.errors import TopicNotFound
+from pulsar_ray.managed_ledger.log.manifest.manifest_log import MANIFEST
 
 logger = logging.getLogger(__name__)
+ASK_AGAIN_S = 1.0
 
 
 class TopicPartition(LaneActor):
@@ -208,3 +210,43 @@ class TopicPartition(LaneActor):
 
         with contextlib.suppress(Moved):
             await self._guarded(close)
+
+
+def must_be_there(partition: str, directory: Path, *, was_known: bool) -> bool:
+    """Whether a missing directory is a loss, asked in the constructor of the partition's actor.
+
+    `was_known`: the catalog had it when the actor was created. A former life of the actor may have died
+    before it made the directory, and behind that: the controller knows, once it answers.
+    """
+    if was_known or not was_restarted():
+        return was_known
+    if any(directory.glob(f"{MANIFEST}-*")):
+        return True
+    try:
+        return bool(_asked("was_made", partition))
+    except TopicNotFound:
+        return True  # the controller ends this actor
+
+
+def tell_made(partition: str) -> None:
+    """Tell the controller, in a thread until it answers, that the directory is there, durably."""
+    Thread(target=_tell, args=(partition,), name="made", daemon=True).start()
+
+
+def _tell(partition: str) -> None:
+    try:
+        _asked("made", partition)
+    except TopicNotFound:
+        return  # it was deleted meanwhile
+
+
+def _asked(method: str, partition: str) -> Any:
+    cluster = RayCluster()
+    while True:
+        try:
+            return cluster.controller(method, partition)
+        except TopicNotFound:
+            raise
+        except PulsarException as error:
+            logger.warning("%s: the controller does not answer yet: %s", method, error)
+            time.sleep(ASK_AGAIN_S)

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import logging
 import time
 from collections.abc import Iterable
 from datetime import timedelta
 from functools import partial
+from queue import Empty
 from typing import Any
 
 import pyarrow as pa
 
-from pulsar_ray.asyncio.activity_notifier import ActivityNotifier
 from pulsar_ray.asyncio.blocking_calls import in_thread
 from pulsar_ray.asyncio.lazy_handle import LazyHandle, OpeningClient
 from pulsar_ray.asyncio.loop_handles import LoopConsumer, LoopProducer
 from pulsar_ray.asyncio.producer import Producer
 from pulsar_ray.asyncio.receiving import has_message_available, receive_into, receive_one
 from pulsar_ray.asyncio.requests import all_answered
+from pulsar_ray.client.consumer.consumer_core import ConsumerCore
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.client.options.checks import check_number
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
+from pulsar_ray.client.options.policies import ConsumerEventListener
 from pulsar_ray.client.received.batch_collector import (
     ANY_BYTES,
     FOREVER_S,
@@ -32,7 +36,10 @@ from pulsar_ray.client.received.block_rows import BlockRows
 from pulsar_ray.client.received.message import Message, MessageBatchView
 from pulsar_ray.errors import InvalidConfiguration, Timeout
 from pulsar_ray.lane.await_within import retrieved
+from pulsar_ray.lane.timers import LoopTimers
 from pulsar_ray.model.message_id import MessageId
+
+logger = logging.getLogger(__name__)
 
 
 class Consumer(LazyHandle[LoopConsumer]):
@@ -267,3 +274,53 @@ class Consumer(LazyHandle[LoopConsumer]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(Consumer, self._client, self._options), ()
+
+
+class ActivityNotifier:
+    """Calls the listener for one change after the other.
+
+    A coroutine is awaited.
+
+    An exception of the listener is logged. Made on the loop; `stop` may come from any thread.
+    """
+
+    def __init__(self, consumer: object, listener: ConsumerEventListener, core: ConsumerCore) -> None:
+        self._consumer = consumer
+        self._listener = listener
+        self._changes = core.activity
+        self._loop = asyncio.get_running_loop()
+        self._telling: asyncio.Task[None] | None = None
+        self._is_stopped = False
+        timers = LoopTimers(self._loop)
+        core.on_activity = lambda: timers.call_soon(self._begin)
+
+    def start(self) -> None:
+        """Begin to call."""
+        self._begin()
+
+    def stop(self) -> None:
+        """Call no more; a call under way ends."""
+        self._is_stopped = True
+
+    def _begin(self) -> None:
+        if self._telling is None:
+            self._telling = self._loop.create_task(self._tell())
+
+    async def _tell(self) -> None:
+        try:
+            while not self._is_stopped:
+                change = self._changes.get_nowait()
+                if change is not None:
+                    await self._tell_one(*change)
+        except Empty:
+            pass
+        finally:
+            self._telling = None
+
+    async def _tell_one(self, event: str, partition: int) -> None:
+        try:
+            told = getattr(self._listener, event)(self._consumer, partition)
+            if inspect.isawaitable(told):
+                await told
+        except Exception:
+            logger.exception("a consumer event listener raised")

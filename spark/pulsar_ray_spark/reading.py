@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
+from weakref import WeakSet
 
+import pyarrow as pa
+import ray
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from pulsar_ray.data.planning.broker_planner import BrokerPlanner
 from pulsar_ray.data.planning.lost_ranges import check_nothing_lost
 from pulsar_ray.data.planning.plan import BoundArgument, RangePlanner, ReadRange, Topics, as_bound, as_topics
+from pulsar_ray.data.reading.block_schema import BLOCK_SCHEMA
 from pulsar_ray.data.reading.message_columns import as_columns, block_columns
 from pulsar_ray.data.reading.readers import READERS, BlockForm
-from pulsar_ray.data.reading.rows import BLOCK_BYTES, check_block_bytes
+from pulsar_ray.data.reading.rows import BLOCK_BYTES, check_block_bytes, ipc_stream
 from pulsar_ray_spark.existing_session import check_session
-from pulsar_ray_spark.first_read import warm_executors
-from pulsar_ray_spark.handover import hand_over, releasing
+from pulsar_ray_spark.handover import frame_of_blocks, hand_over, releasing
 from pulsar_ray_spark.partitions import partitions_of
 from pulsar_ray_spark.running import naming_a_stop
 from pulsar_ray_spark.schema import as_messages, block_struct
 from pulsar_ray_spark.value_form import AS_STORED, Bytes, Mode, ValueForm, as_value_form
+
+_MAX_TASKS = 32
+_log = logging.getLogger(__name__)
+_warm: WeakSet[SparkContext] = WeakSet()
+_lock = threading.Lock()
 
 
 def read(
@@ -118,3 +129,26 @@ def prepare_reads(spark: SparkSession) -> None:
     READERS.prepare()
     with releasing(as_messages(hand_over(spark, (), block_struct()), ())) as frame:
         frame._jdf.queryExecution().toRdd()  # noqa: SLF001 - plans and compiles, and runs nothing
+
+
+def warm_executors(spark: SparkSession) -> None:
+    """Begin to have the executors count blocks without rows, once per session.
+
+    The first block that an executor reads has it load Ray's and Arrow's Java, for some seconds. Meanwhile the
+    range is planned, for which a topic that sleeps is waked, and read.
+    """
+    with _lock:
+        if spark.sparkContext in _warm:
+            return
+        _warm.add(spark.sparkContext)
+    threading.Thread(target=_count_nothing, args=(spark,), name="pulsar-ray first read", daemon=True).start()
+
+
+def _count_nothing(spark: SparkSession) -> None:
+    try:
+        nothing = ipc_stream(pa.RecordBatch.from_pylist([], schema=BLOCK_SCHEMA))
+        tasks = min(spark.sparkContext.defaultParallelism, _MAX_TASKS)
+        blocks = [ray.put(nothing) for _ in range(tasks)]
+        as_messages(frame_of_blocks(spark, blocks, block_struct()), ()).count()
+    except Exception as error:  # noqa: BLE001 - of a session or a Ray that ends; reads raise their own
+        _log.debug("executors were not prepared for the first read: %s", error)

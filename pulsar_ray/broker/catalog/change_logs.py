@@ -8,19 +8,25 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pulsar_ray.broker.catalog.applied_changes import AppliedChanges
 from pulsar_ray.broker.catalog.catalog import Catalog
 from pulsar_ray.broker.catalog.change_event import Action, ChangeEvent, EventType, NotAnEvent
 from pulsar_ray.broker.catalog.effective_policies import logs_of
-from pulsar_ray.broker.catalog.lost_logs import known_events, logs_of_namespace
+from pulsar_ray.broker.catalog.tenants import BUILT_IN_NAMESPACES, BUILT_IN_TENANTS
 from pulsar_ray.broker.serving.logs.line_limits import event as log_event
-from pulsar_ray.errors import PulsarException, WrongNode
+from pulsar_ray.errors import InvalidConfiguration, PulsarException, WrongNode
+from pulsar_ray.model.policies import NAMESPACE, TOPIC, Overrides, PolicyValue, checked_value
 from pulsar_ray.model.position import EARLIEST, Position
-from pulsar_ray.model.system_topics import CHANGE_LOG_PARTITIONS, system_change_log
+from pulsar_ray.model.system_topics import (
+    CHANGE_LOG_PARTITIONS,
+    SYSTEM_NAMESPACE,
+    change_log,
+    is_system_topic,
+    system_change_log,
+)
 from pulsar_ray.model.topic_name import TopicName
 
 logger = logging.getLogger(__name__)
@@ -299,3 +305,128 @@ def _say(change: ChangeEvent) -> None:
         log_event(logger, "policies of %s %s: %s", change.subject, done, values, topic=topic)
     else:
         log_event(logger, "%s %s %s", kind.value.lower(), change.subject, done)
+
+
+def logs_of_namespace(namespace: str) -> list[str]:
+    """The names of all partitions that the change log of a namespace may have."""
+    if namespace == SYSTEM_NAMESPACE:
+        return [system_change_log().full]
+    return [change_log(namespace).partition(index).full for index in range(CHANGE_LOG_PARTITIONS)]
+
+
+def known_events(catalog: Catalog, log: str) -> Iterator[ChangeEvent]:
+    """Yield events that tell a new catalog what this one knows of a log's subjects.
+
+    They have the versions of the changes that they stand for.
+    """
+    if log == system_change_log().full:
+        yield from _events_of_cluster(catalog)
+        return
+    for namespace in catalog.tenants.all_namespaces():
+        kinds = [(EventType.NAMESPACE_POLICY, namespace)]
+        kinds += [(EventType.TOPIC_POLICY, topic) for topic in catalog.policies.topics(namespace)]
+        for kind, subject in kinds:
+            event = _event(
+                catalog, kind, Action.UPDATE, subject, policies=catalog.policies.overrides(subject)
+            )
+            if event.policies and event.log.full == log:
+                yield event
+
+
+def _events_of_cluster(catalog: Catalog) -> Iterator[ChangeEvent]:
+    tenants = catalog.tenants
+    for tenant in tenants.names():
+        if tenant not in BUILT_IN_TENANTS:
+            yield _event(catalog, EventType.TENANT, Action.INSERT, tenant, info=tenants.info(tenant))
+    for namespace in tenants.all_namespaces():
+        if namespace not in BUILT_IN_NAMESPACES:
+            own = catalog.policies.overrides(namespace)
+            yield _event(catalog, EventType.NAMESPACE, Action.INSERT, namespace, policies=own)
+        for log in catalog.change_logs.of_log(change_log(namespace).full):
+            yield _event(catalog, EventType.CHANGE_LOG, Action.INSERT, log)
+
+
+def _event(catalog: Catalog, kind: EventType, action: Action, subject: str, **content: Any) -> ChangeEvent:
+    version = catalog.change_logs.version_of(kind.value, subject)
+    # One that was restored from topics was never changed.
+    return ChangeEvent(kind, action, subject, max(version, 1), **content)
+
+
+class AppliedChanges:
+    """Applies events to the catalog's tables.
+
+    An event that comes again, or behind a later one of its subject, changes nothing.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._tenants = catalog.tenants
+        self._policies = catalog.policies
+        self._changes = catalog.change_logs
+
+    def apply(self, event: ChangeEvent) -> None:
+        """Make one change; a deletion leaves namespaces that have topics."""
+        self._policies.seen_version(event.version)
+        if event.version <= self._changes.version_of(event.type.value, event.subject):
+            return
+        is_gone = event.action is Action.DELETE
+        match event.type:
+            case EventType.TENANT:
+                self._apply_to_tenant(event, is_gone=is_gone)
+            case EventType.NAMESPACE:
+                self._apply_to_namespace(event, is_gone=is_gone)
+            case EventType.CHANGE_LOG:
+                if not self._changes.is_known(event.subject):
+                    self._changes.mark_dirty(event.subject)
+            case EventType.NAMESPACE_POLICY:
+                self._put(event, NAMESPACE)
+            case EventType.TOPIC_POLICY if is_gone:
+                self._policies.forget(event.subject)
+            case EventType.TOPIC_POLICY:
+                self._put(event, TOPIC)
+        self._changes.note_version(event.type.value, event.subject, event.version, is_deleted=is_gone)
+
+    def _apply_to_tenant(self, event: ChangeEvent, *, is_gone: bool) -> None:
+        if not is_gone:
+            self._tenants.put(event.subject, event.info)
+        elif not self._tenants.namespaces_below(event.subject):
+            self._tenants.remove(event.subject)
+
+    def _apply_to_namespace(self, event: ChangeEvent, *, is_gone: bool) -> None:
+        if is_gone:
+            self._remove_namespace(event.subject)
+            return
+        self._tenants.add_namespace(event.subject)
+        if event.version > self._changes.version_of(EventType.NAMESPACE_POLICY.value, event.subject):
+            self._policies.put(event.subject, _known(event, NAMESPACE), event.version)
+
+    def _put(self, event: ChangeEvent, level: str) -> None:
+        # A log may be left of a namespace that was deleted, and made anew since.
+        made = self._changes.version_of(EventType.NAMESPACE.value, event.namespace)
+        if event.version >= made and self._tenants.has_namespace(event.namespace):
+            self._policies.put(event.subject, _known(event, level), event.version)
+
+    def _remove_namespace(self, namespace: str) -> None:
+        catalog = self._catalog
+        topics = [TopicName.parse(name) for name, _ in catalog.topics_of(namespace)]
+        if any(not is_system_topic(topic) for topic in topics):
+            logger.warning("namespace %s was deleted, but has topics: it is kept", namespace)
+            return
+        for subject in (namespace, *self._policies.topics(namespace)):
+            self._policies.forget(subject)
+        for topic in topics:
+            catalog.delete(topic.full)
+        for partition in catalog.change_logs.of_log(change_log(namespace).full):
+            catalog.change_logs.forget(partition)
+        self._tenants.remove_namespace(namespace)
+
+
+def _known(event: ChangeEvent, level: str) -> Overrides:
+    """Return the policies of an event that this build takes; others are reported."""
+    known: dict[str, PolicyValue] = {}
+    for name, value in event.policies.items():
+        try:
+            known[name] = checked_value(name, level, value)
+        except InvalidConfiguration as error:
+            logger.warning("a policy of %s is left out: %s", event.subject, error)
+    return known

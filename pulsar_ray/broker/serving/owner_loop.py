@@ -12,6 +12,7 @@ import gc
 import logging
 import os
 import queue
+import select
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
@@ -19,7 +20,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from pulsar_ray.broker.serving.raylet_death import end_with_raylet
+from pulsar_ray.kernel_calls import pidfd_open
 from pulsar_ray.lane.serving.connection_limits import raise_file_limit
 
 logger = logging.getLogger(__name__)
@@ -34,6 +35,9 @@ SWITCH_INTERVAL_S = 0.0001
 GC_THRESHOLDS = (50_000, 20, 50)
 _END_PATIENCE_S = 5.0
 """Tasks that a stopped loop cancels have so long to end."""
+_RAYLET_PID = "RAY_RAYLET_PID"
+"""Ray tells its workers by this variable."""
+_EXIT_CODE = 72
 
 
 class OwnerLoop:
@@ -204,3 +208,28 @@ def take_normal_priority(thread: threading.Thread) -> None:
 def _exit_process(_error: BaseException) -> None:
     logging.shutdown()
     os._exit(70)
+
+
+def end_with_raylet() -> None:
+    """End this process as soon as its raylet has ended, reaped or not.
+
+    Ray's own look takes a process that nobody has reaped for a living one. Where the first process of a
+    container does not reap, an actor would stay behind for ever, and keep its data directory from the next
+    broker.
+    """
+    pid = os.environ.get(_RAYLET_PID, "")
+    if not pid.isdigit():
+        return
+    try:
+        raylet = pidfd_open(int(pid))
+    except OSError:  # gone, or of another PID namespace: Ray has to look
+        return
+    threading.Thread(target=_end_behind, args=(raylet,), name="raylet", daemon=True).start()
+
+
+def _end_behind(process: int) -> None:
+    waiter = select.poll()
+    waiter.register(process, select.POLLIN)
+    waiter.poll()
+    # Nothing durable depends on an orderly end, and Ray would end this process now.
+    os._exit(_EXIT_CODE)

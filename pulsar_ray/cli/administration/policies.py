@@ -11,7 +11,6 @@ from rich.table import Table
 
 from pulsar_ray.broker.serving.logs.log_lines import one_line
 from pulsar_ray.cli.console import cell, out, say, write_line
-from pulsar_ray.cli.negative_numbers import TAKES_NUMBERS, no_option, numbers_or_no_option
 from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.cli.whole_help import WholeHelp
 from pulsar_ray.config import setting_field
@@ -22,6 +21,14 @@ from pulsar_ray.setting_fields import parsed
 if TYPE_CHECKING:
     from pulsar_ray.admin.admin import Admin
     from pulsar_ray.admin.policies import Policies
+import re
+
+TAKES_NUMBERS = {"ignore_unknown_options": True}
+"""Context settings of such a command: click would take "-1" for an option.
+
+All of its arguments need a callback from here, or they would take mistyped options, too.
+"""
+_NUMBER = re.compile(r"-(\d|\.\d)[^=]*")
 
 
 def policies_group(level: str, policies_of: Callable[[Admin], Policies]) -> click.Group:
@@ -134,3 +141,20 @@ def _show(subject: str, found: dict[str, AppliedPolicy], *, as_json: bool) -> No
     for line in lines:
         table.add_row(*map(cell, line))
     out().print(table)
+
+
+def no_option(ctx: click.Context, _: click.Parameter, text: str) -> str:
+    """Refuse an argument that looks like an option."""
+    if text.startswith("-"):
+        raise click.NoSuchOption(text.partition("=")[0], ctx=ctx)
+    return text
+
+
+def numbers_or_no_option(
+    ctx: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Refuse arguments that look like options, but not negative numbers."""
+    for text in texts:
+        if not _NUMBER.fullmatch(text):
+            no_option(ctx, parameter, text)
+    return texts

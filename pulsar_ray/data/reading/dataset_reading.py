@@ -12,13 +12,13 @@ import pyarrow as pa
 import ray.data
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from pulsar_ray.client.arrow.table_schema import TABLE_SCHEMA
 from pulsar_ray.data.full_store import naming_full_stores
 from pulsar_ray.data.planning.broker_planner import BrokerPlanner
 from pulsar_ray.data.planning.lost_ranges import check_nothing_lost
 from pulsar_ray.data.planning.plan import BoundArgument, ReadRange, Topics, as_bound, as_topics
 from pulsar_ray.data.planning.range_hold import RangeHold
-from pulsar_ray.data.reading.message_columns import as_columns, block_columns
-from pulsar_ray.data.reading.message_table import message_table, table_schema_of
+from pulsar_ray.data.reading.message_columns import MESSAGE_COLUMNS, as_columns, block_columns
 from pulsar_ray.data.reading.rows import BLOCK_BYTES, check_block_bytes, message_batches
 from pulsar_ray.data.reading.segments import stored_rows
 
@@ -166,3 +166,25 @@ def _fetched(read_range: ReadRange, columns: tuple[str, ...], block_bytes: int) 
         with naming_full_stores(f"reading {read_range.topic}", "read fewer columns or smaller block_bytes"):
             table = ray.get(block)
         yield table
+
+
+def table_schema_of(columns: Sequence[str] = MESSAGE_COLUMNS) -> pa.Schema:
+    """The part of TABLE_SCHEMA that has these columns, in their order."""
+    return pa.schema([TABLE_SCHEMA.field(name) for name in columns])
+
+
+def message_table(batch: pa.RecordBatch, topic: str, partition: int, columns: Sequence[str]) -> pa.Table:
+    """Make a table of a batch of `message_batches`, with these columns of TABLE_SCHEMA.
+
+    It can be sent on by `Producer.send_arrow` as it is. A range is read past all subscriptions, so the
+    redelivery count is 0.
+    """
+    made = {"topic": topic, "partition": partition, "redelivery_count": 0}
+    schema = table_schema_of(columns)
+    arrays = []
+    for field in schema:
+        if field.name in made:
+            arrays.append(pa.repeat(pa.scalar(made[field.name], field.type), batch.num_rows))
+        else:
+            arrays.append(batch.column(field.name).cast(field.type))
+    return pa.Table.from_arrays(arrays, schema=schema)

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import Fenced
+from pulsar_ray.errors import CorruptData, Fenced
+from pulsar_ray.format.segment import SEGMENT_HEADER_SIZE
 from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk
 from pulsar_ray.ledger.ledger_writer import LedgerWriter
 from pulsar_ray.ledger.owner_lock import HeldLock, take_lock
+from pulsar_ray.ledger.reader import SegmentGone, SegmentReader
 from pulsar_ray.ledger.record_log import RecordLog
 from pulsar_ray.ledger.segment_file import SegmentInfo
 from pulsar_ray.managed_ledger.log.appender import Appender
@@ -29,17 +31,22 @@ from pulsar_ray.managed_ledger.log.log_recovery import OpenedLog, open_log
 from pulsar_ray.managed_ledger.log.log_state import LogState
 from pulsar_ray.managed_ledger.log.manifest.manifest import LedgerInfo
 from pulsar_ray.managed_ledger.log.manifest.manifest_log import MANIFEST
-from pulsar_ray.managed_ledger.log.manifest.manifest_records import TopicIdentity, to_log
+from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
+    Checkpoint,
+    ManifestRecord,
+    SequenceIds,
+    TopicIdentity,
+    to_log,
+)
 from pulsar_ray.managed_ledger.log.manifest_changes import ManifestChanges
 from pulsar_ray.managed_ledger.log.position_index import IndexPoint
-from pulsar_ray.managed_ledger.log.recorded_end import RecordedEnd
 from pulsar_ray.managed_ledger.log.retention import Retention
-from pulsar_ray.managed_ledger.log.time_search import TimeSearch
 from pulsar_ray.model.position import Position
 
 logger = logging.getLogger(__name__)
 
 __all__ = ["AppendResult", "Commit", "ManagedLedger", "Retention"]
+_READ_BYTES = 4 * 1024 * 1024
 
 
 class ManagedLedger:
@@ -214,3 +221,74 @@ class ManagedLedger:
         """Search the first entry published at or after a time; `run` it on any thread."""
         state = self._state
         return TimeSearch(time_ms, state.index.floor_of_time(time_ms), state.segments(), state.last_position)
+
+
+class RecordedEnd:
+    """Notes in the manifest how far the log is durable, between two appends.
+
+    `run` writes the note on the commit thread; nothing has to be finished behind it. A file that is cut
+    before that end while nobody owns the log is then known to have lost confirmed entries (ADR 0081). The
+    note is not synced: it outlasts the process, and behind a power cut nothing depends on it.
+    """
+
+    def __init__(self, log: RecordLog, checkpoint: Checkpoint, sequence_ids: Sequence[SequenceIds]) -> None:
+        self._log = log
+        self._records: list[ManifestRecord] = [*sequence_ids, checkpoint]
+
+    def run(self) -> None:
+        """Write it, if the disk takes it.
+
+        A log that had a failed write is rewritten by the next change, with all that this would say.
+        """
+        with contextlib.suppress(OSError):
+            self._log.append([to_log(record) for record in self._records], sync=False)
+
+
+class TimeSearch:
+    """Finds the first message published at or after a time.
+
+    `run` it on any thread: only what was durable when it began is read.
+    """
+
+    def __init__(
+        self, time_ms: int, start: IndexPoint | None, segments: Sequence[SegmentInfo], end: Position
+    ) -> None:
+        self._time_ms = time_ms
+        self._start = start
+        self._segments = segments
+        self._end = end
+
+    def run(self) -> Position:
+        """The entry, or the position behind the last one if all are older.
+
+        Unreadable ones are passed.
+        """
+        start = self._start
+        for segment in self._segments:
+            offset = SEGMENT_HEADER_SIZE
+            if start is not None:
+                place = (segment.ledger_id, segment.segment_index)
+                if place < (start.ledger_id, start.segment_index):
+                    continue
+                if place == (start.ledger_id, start.segment_index):
+                    offset = start.offset
+            try:
+                found = self._search(segment, offset)
+            except (SegmentGone, CorruptData):
+                continue
+            if found is not None:
+                return found
+        return self._end.next()
+
+    def _search(self, segment: SegmentInfo, offset: int) -> Position | None:
+        with SegmentReader(segment.path) as reader:
+            while offset < segment.end_offset:
+                for frame in reader.read_frames(offset, segment.end_offset, _READ_BYTES):
+                    at, entry_id = frame.offset + frame.header.header_length, frame.header.first_entry_id
+                    for span in frame.header.blocks:
+                        if reader.read_block_header(at, span.length).publish_time_ms >= self._time_ms:
+                            return Position(segment.ledger_id, entry_id)
+                        at += span.length
+                        entry_id += span.entries
+                    offset = at
+        return None

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
@@ -26,7 +27,6 @@ from pulsar_ray_spark.demo.publishing import Killing, Publishing
 from pulsar_ray_spark.demo.report import count_differences, differences, table
 from pulsar_ray_spark.demo.spark_side import SparkCount
 from pulsar_ray_spark.demo.text import Tally, TextFile
-from pulsar_ray_spark.demo.written_counts import WrittenCounts
 
 PARTITIONS = 4
 IDLE_SECONDS = 20.0
@@ -34,6 +34,7 @@ IDLE_SECONDS = 20.0
 STALL_S = 60.0
 _POLL_S = 0.1
 _SHOWN_DIFFERENCES = 10
+TIMEOUT_MS = 30_000
 
 
 class DemoFailed(PulsarException):
@@ -255,3 +256,23 @@ def _stop(spark: SparkCount, log: Path) -> None:
 
 def _since(started: float) -> str:
     return f"{time.perf_counter() - started:.1f} s"
+
+
+class WrittenCounts:
+    """Subscribes to a topic of counts by module, and adds them up."""
+
+    def __init__(self, client: Client, topic: str) -> None:
+        self.topic = topic
+        self.messages = 0
+        self._consumer = client.subscribe(topic, "add-up")
+
+    def take(self) -> dict[str, int]:
+        """The sum of each module's counts, of all that are stored by now."""
+        sums: dict[str, int] = defaultdict(int)
+        while self._consumer.has_message_available():
+            message = self._consumer.receive(timeout_millis=TIMEOUT_MS)
+            sums[message.partition_key()] += int(message.data())
+            self._consumer.acknowledge(message)
+            self.messages += 1
+        self._consumer.close()
+        return dict(sums)
