@@ -7,15 +7,10 @@ import logging
 from collections import Counter
 from typing import Any
 
-import ray
-
-from pulsar_ray.actors.options import create
+from pulsar_ray.actors.actor_system import ActorHandle, ActorKind, ActorSystem
 from pulsar_ray.actors.watching.silence import is_silent
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import TooManyActiveActors
-from pulsar_ray.lane.await_within import within
-from pulsar_ray.transport.actor_names import NAMESPACE
-from pulsar_ray.transport.this_ray import is_running, running_names
+from pulsar_ray.errors import PulsarException, TooManyActiveActors
 
 logger = logging.getLogger(__name__)
 
@@ -29,25 +24,26 @@ END_DEADLINE_S = 8.0
 class BrokerActors:
     """Belongs to the controller. `handles` are by name; stores are described as `Stores` knows them."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, system: ActorSystem) -> None:
         self._settings = settings
-        self.handles: dict[str, Any] = {}
+        self.system = system
+        self.handles: dict[str, ActorHandle] = {}
         self._store_ids: dict[str, str] = {}
         self._killed_at_s: dict[str, float] = {}
         """When Ray was told to end and restart an actor that has not answered since."""
 
     def found(self, name: str, store_id: str) -> None:
         """One that ran before its controller was restarted."""
-        try:
-            self.handles[name] = ray.get_actor(name, namespace=NAMESPACE)
-        except ValueError:
+        handle = self.system.find(name)
+        if handle is None:
             return
+        self.handles[name] = handle
         self._store_ids[name] = store_id
 
-    def create(self, cls: type[Any], name: str, store: dict[str, Any], *args: Any) -> Any:
+    def create(self, kind: ActorKind, name: str, store: dict[str, Any], *args: Any) -> ActorHandle:
         """Start one beside a store. Raises TooManyActiveActors."""
         self.check_room(store, 1)
-        handle = create(cls, name, store["node_id"], *args)
+        handle = self.system.create(kind, name, store["node_id"], *args)
         self.handles[name] = handle
         self._store_ids[name] = store["store_id"]
         return handle
@@ -77,7 +73,7 @@ class BrokerActors:
         """End one for good."""
         handle = self.forget(name)
         if handle is not None:
-            ray.kill(handle)
+            handle.kill()
 
     async def restart(self, name: str) -> None:
         """End one as a crash would; returns once it has started again."""
@@ -85,14 +81,14 @@ class BrokerActors:
         if handle is None:
             return
         former = await _pid(handle)
-        await asyncio.to_thread(ray.kill, handle, no_restart=False)
+        await asyncio.to_thread(handle.crash)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SERVES_DEADLINE_S
         while await _pid(handle) in (None, former) and loop.time() < deadline:
             await asyncio.sleep(RESTART_POLL_S)
 
-    def forget(self, name: str) -> Any:
-        """One that is not there any more; its handle."""
+    def forget(self, name: str) -> ActorHandle | None:
+        """Forget an actor that is not there any more, and return its handle."""
         self._store_ids.pop(name, None)
         self._killed_at_s.pop(name, None)
         return self.handles.pop(name, None)
@@ -102,7 +98,7 @@ class BrokerActors:
 
         Somebody killed them, or their node is gone.
         """
-        running = set(running_names())
+        running = set(self.system.names())
         dead = [name for name in self.handles if name not in running]
         for name in dead:
             self.forget(name)
@@ -117,8 +113,8 @@ class BrokerActors:
         if handle is None:
             return False
         try:
-            serves: bool = await within(handle.serves.remote(), SERVES_DEADLINE_S)
-        except (ray.exceptions.RayError, asyncio.TimeoutError):
+            serves: bool = await handle.call("serves", within_s=SERVES_DEADLINE_S)
+        except PulsarException:
             return False
         return serves and self.handles.get(name) is handle
 
@@ -128,13 +124,10 @@ class BrokerActors:
         True if it had to be killed (Ray restarts it). One that Ray cannot end is given up, and its successor
         kills it as the owner of its directory.
         """
-        handle = self.handles.get(name)
+        handle = self.handles.get(name) or self.system.find(name)
         if handle is None:
-            try:
-                handle = ray.get_actor(name, namespace=NAMESPACE)
-            except ValueError:
-                return False
-        if not is_running(handle):
+            return False
+        if not handle.is_running():
             # A process that is still coming up, on a busy machine, must not be taken for a frozen one.
             return False
         if await is_silent(handle, PROBE_DEADLINE_S):
@@ -142,7 +135,7 @@ class BrokerActors:
             may_restart = now_s - self._killed_at_s.setdefault(name, now_s) < END_DEADLINE_S
             logger.warning("%s does not answer: killing it%s", name, "" if may_restart else " for good")
             # Ray frees the name of one that is killed for good at once, and the next watch creates it anew.
-            await asyncio.to_thread(ray.kill, handle, no_restart=not may_restart)
+            await asyncio.to_thread(handle.crash if may_restart else handle.kill)
             return True
         self._killed_at_s.pop(name, None)
         return False
@@ -150,13 +143,13 @@ class BrokerActors:
     async def is_silent(self, name: str) -> bool:
         """Whether the process of an actor stands still: it runs, and does not answer."""
         handle = self.handles.get(name)
-        return handle is not None and is_running(handle) and await is_silent(handle, PROBE_DEADLINE_S)
+        return handle is not None and handle.is_running() and await is_silent(handle, PROBE_DEADLINE_S)
 
 
-async def _pid(handle: Any) -> int | None:
+async def _pid(handle: ActorHandle) -> int | None:
     """The process of an actor; None if it does not answer."""
     try:
-        pid: int = await within(handle.probe.remote(), PROBE_DEADLINE_S)
-    except (ray.exceptions.RayError, asyncio.TimeoutError):
+        pid: int = await handle.call("probe", within_s=PROBE_DEADLINE_S)
+    except PulsarException:
         return None
     return pid

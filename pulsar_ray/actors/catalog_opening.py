@@ -7,13 +7,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from pulsar_ray.actors.actor_system import ActorSystem
 from pulsar_ray.actors.stores import Stores
 from pulsar_ray.broker.catalog.catalog import Catalog, PartitionRow
 from pulsar_ray.broker.catalog.founding import CatalogOrder, check_is_ours, check_may_make, new_range
 from pulsar_ray.errors import CatalogMissing, PulsarException
 from pulsar_ray.managed_ledger.store.store_identity import CATALOG_FILE, StoreIdentity
-from pulsar_ray.transport.ray_errors import translated
-from pulsar_ray.transport.this_ray import alive_nodes
 
 logger = logging.getLogger(__name__)
 
@@ -21,8 +20,9 @@ logger = logging.getLogger(__name__)
 class CatalogOpening:
     """Carries out the controller's order for the catalog in its data directory."""
 
-    def __init__(self, data_dir: Path, order: CatalogOrder, stores: Stores) -> None:
+    def __init__(self, data_dir: Path, order: CatalogOrder, stores: Stores, system: ActorSystem) -> None:
         self._data_dir = data_dir
+        self._system = system
         self._order = order
         self._stores = stores
 
@@ -58,7 +58,7 @@ class CatalogOpening:
         ancestors: dict[str, None] = {}
         seen: list[int] = []
         has_change_logs = False
-        for node_id in alive_nodes():
+        for node_id in self._system.hosts():
             try:
                 store = await self._stores.describe(node_id)
             except PulsarException as error:
@@ -67,9 +67,8 @@ class CatalogOpening:
             identity: StoreIdentity | None = store["identity"]
             if identity is None or identity.cluster_id not in ("", order.cluster_id):
                 continue
-            with translated("reading the partition directories"):
-                found = await store["handle"].partitions.remote()
-                prepared |= await store["handle"].prepared.remote()
+            found = await store["handle"].call("partitions")
+            prepared |= await store["handle"].call("prepared")
             has_change_logs |= identity.has_change_logs
             ancestors |= dict.fromkeys(identity.generations)
             seen += [identity.numbers_below, *(directory.number for directory in found)]

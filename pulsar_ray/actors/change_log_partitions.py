@@ -12,10 +12,8 @@ from pulsar_ray.actors.passivation import Passivation
 from pulsar_ray.actors.stores import Stores
 from pulsar_ray.actors.topic_actors import TopicActors
 from pulsar_ray.errors import Moved, NotConnected, PulsarException, ServiceUnitNotReady, Timeout, WrongNode
-from pulsar_ray.lane.await_within import within
 from pulsar_ray.model.position import Position
 from pulsar_ray.model.topic_name import TopicName
-from pulsar_ray.transport.ray_errors import translated
 
 DEADLINE_S = 25.0
 """Less than an administrator waits for an answer."""
@@ -61,9 +59,8 @@ class ChangeLogPartitions:
         while True:
             handle = await self._handle(partition)
             try:
-                with translated(f"{partition}.{method}"):
-                    return await within(handle.call.remote(method, arguments), deadline - loop.time())
-            except asyncio.TimeoutError:
+                return await handle.call("call", method, arguments, within_s=deadline - loop.time())
+            except Timeout:
                 raise Timeout(f"{partition} does not answer: look at its node") from None
             except (Moved, NotConnected, ServiceUnitNotReady) as error:
                 if isinstance(error, WrongNode) or loop.time() + PAUSE_S >= deadline:

@@ -18,6 +18,7 @@ from typing import Any
 
 import ray
 
+from pulsar_ray.actors.actor_system import ActorHandle
 from pulsar_ray.actors.broker_actors import BrokerActors
 from pulsar_ray.actors.broker_process import begin_broker_process
 from pulsar_ray.actors.catalog_opening import CatalogOpening
@@ -25,6 +26,7 @@ from pulsar_ray.actors.change_log_partitions import ChangeLogPartitions
 from pulsar_ray.actors.lost_stores import LostStores
 from pulsar_ray.actors.passivation import Passivation
 from pulsar_ray.actors.policy_delivery import PolicyDelivery
+from pulsar_ray.actors.ray_actors import RayActors
 from pulsar_ray.actors.stores import Stores
 from pulsar_ray.actors.topic_actors import TopicActors, look_up_again
 from pulsar_ray.actors.watching.health_check import gather_facts
@@ -45,14 +47,13 @@ from pulsar_ray.broker.serving.sleeper import Idle
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException, ServiceUnitNotReady, TopicNotFound
-from pulsar_ray.lane.await_within import within
 from pulsar_ray.model.metric_catalogue import PARTITIONS_AWAY, TOPICS
 from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.model.system_topics import system_change_log
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.actor_names import topic_of_actor
 from pulsar_ray.transport.cluster import RouteFields, SubscriptionRequest
-from pulsar_ray.transport.this_ray import running_names, was_restarted
+from pulsar_ray.transport.this_ray import was_restarted
 
 logger = logging.getLogger(__name__)
 
@@ -73,8 +74,9 @@ class Controller:
         self._data_dir = Path(data_dir).expanduser()
         self._settings = settings
         self._order = order
-        self._stores = Stores(str(self._data_dir), settings)
-        self._actors = BrokerActors(settings)
+        system = self._system = RayActors()
+        self._stores = Stores(str(self._data_dir), settings, system)
+        self._actors = BrokerActors(settings, system)
         self._served: TopicActors | None = None
         self._passivation: Passivation
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -125,7 +127,7 @@ class Controller:
         began_s = time.monotonic()
         here = ray.get_runtime_context().get_node_id()
         own = await self._stores.describe(here, make=self._order.kind != "open")
-        catalog = await CatalogOpening(self._data_dir, self._order, self._stores).open(own)
+        catalog = await CatalogOpening(self._data_dir, self._order, self._stores, self._system).open(own)
         is_founding = self._order.kind == "found" and not own["identity"].cluster_id
         membership = self._stores.membership = Membership(
             catalog,
@@ -145,7 +147,14 @@ class Controller:
         policies = PolicyDelivery(topics, self._actors)
         served = TopicActors(topics, self._stores, self._actors, self._settings, policies)
         served.find_running()
-        self._passivation = Passivation(served, self._actors, self._stores, SystemClock(), self._settings)
+        self._passivation = Passivation(
+            served,
+            self._actors,
+            self._stores,
+            SystemClock(),
+            self._settings,
+            was_restarted=was_restarted(),
+        )
         self._loop = asyncio.get_running_loop()
         partitions = ChangeLogPartitions(served, self._stores, self._actors, self._passivation)
         logs = ChangeLogs(catalog, partitions, SystemClock().now_ms)
@@ -415,7 +424,8 @@ class Controller:
     async def handle(self, name: str) -> Any:
         """Return a running actor's handle, None if none of this name runs; starts nobody."""
         await self._serving()
-        return self._actors.handles.get(name)
+        found = self._actors.handles.get(name)
+        return found.raw if found is not None else None
 
     async def dispatcher_gone(self, name: str) -> None:
         """End a dispatcher whose subscription was removed; its name is free when this returns.
@@ -433,7 +443,7 @@ class Controller:
 
     async def _name_is_free(self, name: str) -> None:
         deadline = asyncio.get_running_loop().time() + CALL_DEADLINE_S
-        while name in running_names() and asyncio.get_running_loop().time() < deadline:
+        while name in self._system.names() and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(NAME_POLL_S)
 
     async def delayed_tracker(self, topic: str, subscription: str) -> str:
@@ -631,17 +641,17 @@ def row_of(served: TopicActors, partition: str) -> PartitionRow:
     return row
 
 
-async def _stats_or_error(handle: Any) -> dict[str, Any]:
+async def _stats_or_error(handle: ActorHandle) -> dict[str, Any]:
     try:
-        stats: dict[str, Any] = await within(handle.stats.remote(), STATS_DEADLINE_S)
-    except (ray.exceptions.RayError, asyncio.TimeoutError) as error:
+        stats: dict[str, Any] = await handle.call("stats", within_s=STATS_DEADLINE_S)
+    except PulsarException as error:
         return {"error": f"does not answer ({type(error).__name__})"}
     return stats
 
 
-async def _stopped(name: str, handle: Any) -> None:
-    """It has written what was pending."""
+async def _stopped(name: str, handle: ActorHandle) -> None:
+    """Let an actor write what is pending."""
     try:
-        await within(handle.shutdown.remote(), CALL_DEADLINE_S)
-    except (ray.exceptions.RayError, asyncio.TimeoutError) as error:
+        await handle.call("shutdown", within_s=CALL_DEADLINE_S)
+    except PulsarException as error:
         logger.warning("%s did not stop by itself: %s", name, error)

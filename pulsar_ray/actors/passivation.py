@@ -11,8 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-import ray
-
+from pulsar_ray.actors.actor_system import ActorHandle
 from pulsar_ray.actors.broker_actors import BrokerActors
 from pulsar_ray.actors.parked_clients import ParkedClients
 from pulsar_ray.actors.stores import Stores
@@ -26,13 +25,11 @@ from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.broker.serving.sleeper import Idle, Retired
 from pulsar_ray.clock import Clock
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import PulsarException, TooManyActiveActors
-from pulsar_ray.lane.await_within import within
+from pulsar_ray.errors import PulsarException, Timeout, TooManyActiveActors
 from pulsar_ray.managed_ledger.store.wake_times import WAS_AWAKE
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.actor_names import parse_dispatcher_name, partition_name, topic_of_actor
 from pulsar_ray.transport.cluster import SubscriptionRequest
-from pulsar_ray.transport.this_ray import running_names, was_restarted
 
 logger = logging.getLogger(__name__)
 
@@ -63,8 +60,16 @@ class Passivation:
     """
 
     def __init__(
-        self, served: TopicActors, actors: BrokerActors, stores: Stores, clock: Clock, settings: Settings
+        self,
+        served: TopicActors,
+        actors: BrokerActors,
+        stores: Stores,
+        clock: Clock,
+        settings: Settings,
+        *,
+        was_restarted: bool,
     ) -> None:
+        """`was_restarted`: a controller before this one may have signalled clients."""
         self._served = served
         self._actors = actors
         self._stores = stores
@@ -72,7 +77,7 @@ class Passivation:
         self._idle_ms = int(settings.idle_actor_passivation_seconds * 1000)
         self._idle = IdleActors()
         self._parked_dispatchers = ParkedDispatchers(
-            clock.monotonic_ms() + SIGNAL_MS if was_restarted() else None
+            clock.monotonic_ms() + SIGNAL_MS if was_restarted else None
         )
         self._leaving: dict[str, asyncio.Task[Any]] = {}
         self._slots = asyncio.Semaphore(LEAVES_AT_ONCE)
@@ -251,14 +256,14 @@ class Passivation:
         if handle is None:
             return None
         try:
-            retired: Retired | None = await within(
-                handle.retire.remote(least_idle_ms, departure.with_clients), RETIRE_DEADLINE_S
+            retired: Retired | None = await handle.call(
+                "retire", least_idle_ms, departure.with_clients, within_s=RETIRE_DEADLINE_S
             )
-        except asyncio.TimeoutError:
+        except Timeout:
             # Nobody knows whether it serves on. If it does not answer at all it is killed, and starts again.
             await self._actors.restart_if_silent(name)
             return None
-        except ray.exceptions.RayError:
+        except PulsarException:
             # It died, and starts again by itself; or it was ended for good.
             return None
         if retired is None or self._actors.handles.get(name) is not handle:
@@ -273,7 +278,7 @@ class Passivation:
     async def _name_is_free(self, name: str) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + NAME_DEADLINE_S
-        while name in running_names() and loop.time() < deadline:
+        while name in self._actors.system.names() and loop.time() < deadline:
             await asyncio.sleep(NAME_POLL_S)
 
     async def _note(self, partition: str, retired: Retired) -> None:
@@ -282,7 +287,7 @@ class Passivation:
         store = self._stores.known.get(row.store_id) if row is not None else None
         if row is not None and store is not None:
             # The note is in the partition's directory; a store that has missed this reads it there.
-            await _asked(store["handle"].slept.remote({row.number: retired.wake_at_ms}))
+            await _asked(store["handle"], "slept", {row.number: retired.wake_at_ms})
 
     async def describe_sleeping(self, row: PartitionRow) -> dict[str, Any] | None:
         """Describe a partition that does not run.
@@ -295,7 +300,8 @@ class Passivation:
         store = self._served.store_of(row)
         if not row.has_ledger:
             return describe_unstored()
-        return await _asked(store["handle"].describe_sleeping.remote(row.number))
+        described: dict[str, Any] | None = await _asked(store["handle"], "describe_sleeping", row.number)
+        return described
 
     # --- making room ------------------------------------------------------------------------------
 
@@ -307,7 +313,7 @@ class Passivation:
         groups = [self._group(partition) for partition in sorted(partitions)]
         handles = {name: self._actors.handles[name] for name in names if name in self._actors.handles}
         answers = await asyncio.gather(
-            *(_asked(handle.idle.remote(), IDLE_DEADLINE_S) for handle in handles.values())
+            *(_asked(handle, "idle", within_s=IDLE_DEADLINE_S) for handle in handles.values())
         )
         idle = {name: each for name, each in zip(handles, answers, strict=True) if each is not None}
         chosen = self._idle.to_make_room(groups, idle, LEAST_IDLE_MS, wanted)
@@ -335,8 +341,7 @@ class Passivation:
             # Since this controller or the store was started, a note may have been missed.
             again = store["handle"] not in self._told_stores
             self._told_stores.add(store["handle"])
-            call = store["handle"].due.remote(self._clock.now_ms(), DUE_AT_ONCE, again)
-            due = await _asked(call) or {}
+            due = await _asked(store["handle"], "due", self._clock.now_ms(), DUE_AT_ONCE, again) or {}
             for number, wake_at_ms in due.items():
                 work = self._do_duty(store, number, was_awake=wake_at_ms == WAS_AWAKE)
                 duty = asyncio.get_running_loop().create_task(work)
@@ -353,7 +358,7 @@ class Passivation:
         for store_id, times in by_store.items():
             store = self._stores.known.get(store_id)
             if store is not None:
-                await _asked(store["handle"].slept.remote(times))
+                await _asked(store["handle"], "slept", times)
 
     async def _do_duty(self, store: dict[str, Any], number: int, *, was_awake: bool) -> None:
         """Wake a partition for what is due.
@@ -371,13 +376,13 @@ class Passivation:
             self._on_duty.add(row.name)
             try:
                 handle = self._served.partition(row)
-                is_unused = await within(handle.trim_now.remote(), DUTY_DEADLINE_S)
+                is_unused = await handle.call("trim_now", within_s=DUTY_DEADLINE_S)
                 if is_unused:
                     await self._do_last_duty(store, row)
                     return
-            except (PulsarException, ray.exceptions.RayError, asyncio.TimeoutError) as error:
+            except PulsarException as error:
                 logger.warning("%s was not woken for what is due, or not in time: %s", row.name, error)
-                await _asked(store["handle"].slept.remote({number: self._clock.now_ms() + PUT_OFF_MS}))
+                await _asked(store["handle"], "slept", {number: self._clock.now_ms() + PUT_OFF_MS})
             await self._end_duty(row.name)
             if was_awake:
                 # It may have messages that nobody has signalled its parked clients for.
@@ -389,7 +394,7 @@ class Passivation:
         if not await self.remove_unused(row.topic):
             self._on_duty.add(row.name)
             await self._end_duty(row.name)
-            await _asked(store["handle"].slept.remote({row.number: self._clock.now_ms() + PUT_OFF_MS}))
+            await _asked(store["handle"], "slept", {row.number: self._clock.now_ms() + PUT_OFF_MS})
 
     async def _end_duty(self, partition: str) -> None:
         """Let a partition leave again after its duty, unless somebody needs it by now."""
@@ -446,7 +451,7 @@ class Passivation:
             if handle is None:
                 self.parked_clients.consumer_left(dispatcher, incarnation, calls_election=calls_election)
                 return
-            if await _has_taken(handle.call.remote("consumer_left", {"incarnation": incarnation})):
+            if await _has_taken(handle, "consumer_left", {"incarnation": incarnation}):
                 return
             await asyncio.sleep(LOOK_AGAIN_S)
 
@@ -475,20 +480,20 @@ class Passivation:
             logger.warning("%s was not woken to elect its active consumer: %s", dispatcher, error)
 
 
-async def _has_taken(call: Awaitable[Any]) -> bool:
-    """Whether an actor has carried out a call, or never will."""
+async def _has_taken(handle: ActorHandle, method: str, arguments: dict[str, Any]) -> bool:
+    """Whether an actor has carried out a control call, or never will."""
     try:
-        await within(call, STORE_DEADLINE_S)
+        await handle.call("call", method, arguments, within_s=STORE_DEADLINE_S)
     except PulsarException as error:
         return not error.retriable
-    except (asyncio.TimeoutError, ray.exceptions.RayError):
-        return False
     return True
 
 
-async def _asked(call: Awaitable[T], deadline_s: float = STORE_DEADLINE_S) -> T | None:
-    """The answer of an actor; None if it does not answer."""
+async def _asked(
+    handle: ActorHandle, method: str, *arguments: Any, within_s: float = STORE_DEADLINE_S
+) -> Any:
+    """Return the answer of an actor; None if it does not answer."""
     try:
-        return await within(call, deadline_s)
-    except (asyncio.TimeoutError, ray.exceptions.RayError, PulsarException):
+        return await handle.call(method, *arguments, within_s=within_s)
+    except PulsarException:
         return None

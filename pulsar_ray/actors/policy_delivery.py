@@ -10,17 +10,13 @@ import logging
 from collections.abc import Iterable
 from functools import partial
 
-import ray
-
 from pulsar_ray.actors.broker_actors import BrokerActors
 from pulsar_ray.broker.catalog.policy_confirmations import PolicyConfirmations
 from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
 from pulsar_ray.errors import PulsarException
-from pulsar_ray.lane.await_within import within
 from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.actor_names import topic_of_actor
-from pulsar_ray.transport.ray_errors import translated
 
 logger = logging.getLogger(__name__)
 
@@ -99,11 +95,10 @@ class PolicyDelivery:
             if not self._confirmations.lacks(name, update):
                 return
             try:
-                with translated(f"{name}.apply_policies"):
-                    await within(handle.apply_policies.remote(update), CALL_DEADLINE_S)
-            except (PulsarException, ray.exceptions.RayError, asyncio.TimeoutError) as error:
+                await handle.call("apply_policies", update, within_s=CALL_DEADLINE_S)
+            except PulsarException as error:
                 self._late.add(name)
-                logger.warning("%s has not taken its policies yet: %s", name, str(error) or "no answer")
+                logger.warning("%s has not taken its policies yet: %s", name, error)
                 return
             if self._actors.handles.get(name) is handle:
                 self._confirmations.confirmed(name, update)

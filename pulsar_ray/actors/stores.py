@@ -7,20 +7,14 @@ import logging
 from functools import partial
 from typing import Any
 
-import ray
-
-from pulsar_ray.actors.options import create
-from pulsar_ray.actors.store import StoreActor
+from pulsar_ray.actors.actor_system import ActorHandle, ActorKind, ActorSystem
 from pulsar_ray.broker.catalog.membership import Membership
 from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import NotConnected, PulsarException, ServiceUnitNotReady, Timeout
-from pulsar_ray.lane.await_within import within
 from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity
 from pulsar_ray.transport.actor_names import store_name
-from pulsar_ray.transport.ray_errors import translated
-from pulsar_ray.transport.this_ray import alive_hosts, draining_nodes, is_running
 
 logger = logging.getLogger(__name__)
 
@@ -40,10 +34,11 @@ class Stores:
     that the catalog lacks, by store.
     """
 
-    def __init__(self, data_dir: str, settings: Settings) -> None:
+    def __init__(self, data_dir: str, settings: Settings, system: ActorSystem) -> None:
         self._data_dir = data_dir
+        self._system = system
         self._settings = settings
-        self._handles: dict[str, Any] = {}
+        self._handles: dict[str, ActorHandle] = {}
         self._draining: set[str] = set()
         self.known: dict[str, dict[str, Any]] = {}
         self.refused: dict[str, dict[str, Any]] = {}
@@ -64,23 +59,22 @@ class Stores:
         if described["path"] != self._data_dir:
             # Of a broker that was killed, and had another directory.
             logger.warning("ending a store of %s that was left behind", described["path"])
-            await asyncio.to_thread(ray.kill, self._handles.pop(node_id))
+            await asyncio.to_thread(self._handles.pop(node_id).kill)
             raise NotConnected(f"the store on node {node_id[:8]} is replaced")
         if described["identity"] is None and make:
-            with translated("making a store"):
-                described = await within(handle.make.remote(), RECORD_DEADLINE_S)
+            described = await handle.call("make", within_s=RECORD_DEADLINE_S)
         return {**described, "handle": handle}
 
-    def _handle(self, node_id: str) -> Any:
+    def _handle(self, node_id: str) -> ActorHandle:
         if node_id not in self._handles:
-            self._handles[node_id] = create(
-                StoreActor, store_name(node_id[:8]), node_id, self._data_dir, self._settings
+            self._handles[node_id] = self._system.create(
+                ActorKind.STORE, store_name(node_id[:8]), node_id, self._data_dir, self._settings
             )
         return self._handles[node_id]
 
     def look_for_draining(self) -> None:
         """Ask Ray which nodes it drains."""
-        draining = draining_nodes()
+        draining = self._system.draining()
         for store in self.known.values():
             if store["node_id"] in draining - self._draining:
                 event(
@@ -114,7 +108,7 @@ class Stores:
         Those of nodes that are gone are forgotten: a node that comes back has another id. One that takes long
         to start is taken in later.
         """
-        hosts = alive_hosts()
+        hosts = self._system.hosts()
         for handles in (self._handles, self.refused):
             for node_id in set(handles) - set(hosts):
                 del handles[node_id]
@@ -150,9 +144,9 @@ class Stores:
                 self.refused.pop(node_id, None)
                 return
             is_lost = described["identity"] is not None or membership.is_expected(host)
-        except (PulsarException, ray.exceptions.RayError, asyncio.TimeoutError) as error:
-            reason = str(error) or type(error).__name__
-        if node_id not in alive_hosts():
+        except PulsarException as error:
+            reason = str(error)
+        if node_id not in self._system.hosts():
             return
         if self.refused.get(node_id, {}).get("reason") != reason:
             logger.warning("no store on %s (node %s): %s", host, node_id[:8], reason)
@@ -198,17 +192,15 @@ class Stores:
     async def _record(self, membership: Membership, store: dict[str, Any], below: int = 0) -> None:
         identity: StoreIdentity = membership.recorded(store["identity"], below)
         try:
-            with translated("writing store.json"):
-                await within(store["handle"].record.remote(identity), RECORD_DEADLINE_S)
-        except asyncio.TimeoutError:
+            await store["handle"].call("record", identity, within_s=RECORD_DEADLINE_S)
+        except Timeout:
             raise Timeout(f"the store on {store['host']} does not write its store.json") from None
         store["identity"] = identity
 
     async def _compare(self, membership: Membership, store: dict[str, Any]) -> None:
         """Tell what lies in a store apart from what the catalog knows of it."""
         store_id = store["store_id"]
-        with translated("reading the partition directories"):
-            found = await store["handle"].unknown.remote(membership.catalog.numbers_in(store_id))
+        found = await store["handle"].call("unknown", membership.catalog.numbers_in(store_id))
         self.unknown[store_id] = [
             {
                 "topic": directory.name,
@@ -285,21 +277,20 @@ class Stores:
     def end(self) -> None:
         """End all of them, refused ones too."""
         for handle in self._handles.values():
-            ray.kill(handle)
+            handle.kill()
 
 
 async def _disk(store: dict[str, Any]) -> dict[str, Any]:
     try:
-        with translated(f"the store on {store['host']}"):
-            told = await within(store["handle"].stats.remote(), DISK_DEADLINE_S)
-    except asyncio.TimeoutError:
+        told = await store["handle"].call("stats", within_s=DISK_DEADLINE_S)
+    except Timeout:
         return {"state": "silent", "reason": f"does not answer within {DISK_DEADLINE_S:g} s"}
     except PulsarException as error:
         return {"state": "silent", "reason": error.text}
     return {"freeBytes": told["freeBytes"], "totalBytes": told["totalBytes"]}
 
 
-async def _described(handle: Any, what: str) -> dict[str, Any]:
+async def _described(handle: ActorHandle, what: str) -> dict[str, Any]:
     """Describe a store, waiting while it starts or restarts.
 
     Raises its refusal, or Timeout.
@@ -308,13 +299,12 @@ async def _described(handle: Any, what: str) -> dict[str, Any]:
     deadline = loop.time() + START_DEADLINE_S
     while True:
         try:
-            with translated(what):
-                described: dict[str, Any] = await within(handle.describe.remote(), PROBE_DEADLINE_S)
-                return described
-        except asyncio.TimeoutError:
-            if is_running(handle):
+            described: dict[str, Any] = await handle.call("describe", within_s=PROBE_DEADLINE_S)
+            return described
+        except Timeout:
+            if handle.is_running():
                 logger.warning("%s does not answer: killing it", what)
-                await asyncio.to_thread(ray.kill, handle, no_restart=False)
+                await asyncio.to_thread(handle.crash)
         except NotConnected:
             await asyncio.sleep(RETRY_S)
         if loop.time() > deadline:
@@ -324,12 +314,11 @@ async def _described(handle: Any, what: str) -> dict[str, Any]:
 async def _probe(store: dict[str, Any]) -> bool:
     """Return False if the store is dead for good or its directory is gone."""
     try:
-        with translated(f"store {store['store_id']}"):
-            await within(store["handle"].probe.remote(), PROBE_DEADLINE_S)
-    except asyncio.TimeoutError:
-        if is_running(store["handle"]):
+        await store["handle"].call("probe", within_s=PROBE_DEADLINE_S)
+    except Timeout:
+        if store["handle"].is_running():
             logger.warning("store %s does not answer: killing it", store["store_id"])
-            await asyncio.to_thread(ray.kill, store["handle"], no_restart=False)
+            await asyncio.to_thread(store["handle"].crash)
     except NotConnected:
         logger.warning("store %s is not reachable", store["store_id"])
     except PulsarException as error:

@@ -10,20 +10,15 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-import ray
-
+from pulsar_ray.actors.actor_system import ActorKind
 from pulsar_ray.actors.broker_actors import BrokerActors
-from pulsar_ray.actors.delayed_delivery_tracker import DelayedDeliveryTracker
 from pulsar_ray.actors.policy_delivery import PolicyDelivery
 from pulsar_ray.actors.stores import Stores
-from pulsar_ray.actors.subscription_dispatcher import SubscriptionDispatcher
-from pulsar_ray.actors.topic_partition import TopicPartition
 from pulsar_ray.broker.catalog.catalog import PartitionRow
 from pulsar_ray.broker.catalog.topic_ending import users_of
 from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import Moved, PulsarException, WrongNode
-from pulsar_ray.lane.await_within import within
 from pulsar_ray.managed_ledger.log.partition_directories import TopicIdentity
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.actor_names import (
@@ -36,8 +31,6 @@ from pulsar_ray.transport.actor_names import (
     tracker_name,
 )
 from pulsar_ray.transport.cluster import RouteFields, SubscriptionRequest
-from pulsar_ray.transport.ray_errors import translated
-from pulsar_ray.transport.this_ray import running_names
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +78,7 @@ class TopicActors:
 
     def find_running(self) -> None:
         """After a restart of this actor: the partitions and dispatchers that run already."""
-        for name in running_names():
+        for name in self._actors.system.names():
             found = parse_dispatcher_name(name)
             tracked = parse_tracker_name(name)
             if found is not None:
@@ -164,7 +157,7 @@ class TopicActors:
         )
         update = self._policies.update_for(row.topic)
         args = (directory, identity, store["store_id"], self._settings, row.has_ledger, update)
-        handle = self._actors.create(TopicPartition, name, store, *args)
+        handle = self._actors.create(ActorKind.PARTITION, name, store, *args)
         self._policies.created(name, update)
         self.when_started(row.name)
         return handle
@@ -209,16 +202,14 @@ class TopicActors:
         """Mark partitions in their stores, durably: by `mark_prepared` or `mark_added`."""
         for row in rows:
             if TopicName.parse(row.name).is_persistent:
-                with translated("growing a topic"):
-                    await getattr(self.store_of(row)["handle"], method).remote([row.number])
+                await self.store_of(row)["handle"].call(method, [row.number])
 
     async def remove(self, rows: list[PartitionRow]) -> None:
         """End partitions that the catalog has forgotten, and delete what their stores have of them."""
         for row in rows:
             self.end(row)
             if TopicName.parse(row.name).is_persistent and row.store_id in self._stores.known:
-                with translated("deleting a partition"):
-                    await self._stores.known[row.store_id]["handle"].remove.remote(row.number)
+                await self._stores.known[row.store_id]["handle"].call("remove", row.number)
 
     def end(self, row: PartitionRow) -> None:
         """Kill a partition's actor and those of its dispatchers, for good."""
@@ -239,10 +230,8 @@ class TopicActors:
             handle = self._actors.handles.get(address)
             if handle is not None:
                 # Nobody is connected to one that is dead for good.
-                with contextlib.suppress(
-                    ray.exceptions.ActorDiedError, ray.exceptions.ActorUnschedulableError
-                ):
-                    stats = await within(handle.stats.remote(), CALL_DEADLINE_S)
+                with contextlib.suppress(Moved):
+                    stats = await handle.call("stats", within_s=CALL_DEADLINE_S)
                     names += users_of(stats)
         return names
 
@@ -258,7 +247,7 @@ class TopicActors:
             self._actors.check_room(store, 1)
             request = dataclasses.replace(request, create=may_create, left=self.left_consumers(name))
             update = self._policies.update_for(row.topic)
-            self._actors.create(SubscriptionDispatcher, name, store, request, self._settings, update)
+            self._actors.create(ActorKind.DISPATCHER, name, store, request, self._settings, update)
             self._policies.created(name, update)
             self.dispatchers[name] = (row.name, request.subscription, request.durable)
         return name
@@ -268,7 +257,7 @@ class TopicActors:
         name = tracker_name(row.name, subscription)
         if name not in self._actors.handles:
             store = self._store_to_start_beside(row)
-            self._actors.create(DelayedDeliveryTracker, name, store, row.name, subscription, self._settings)
+            self._actors.create(ActorKind.TRACKER, name, store, row.name, subscription, self._settings)
             self.trackers[name] = (row.name, subscription)
         return name
 

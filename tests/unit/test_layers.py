@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import functools
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -241,3 +243,15 @@ def test_no_file_names_a_place_of_one_machine() -> None:
     assert places.search("cd /" + "work/main")
     found = [relative(path) for path in project_files() if places.search(path.read_text(errors="replace"))]
     assert found == []
+
+
+def test_the_control_plane_runs_without_ray() -> None:
+    modules = (
+        "broker_actors", "catalog_opening", "change_log_partitions", "lost_stores", "parked_clients",
+        "passivation", "policy_delivery", "stores", "topic_actors", "watching.health_check",
+        "watching.overview", "watching.resource_usage", "watching.silence",
+    )  # fmt: skip
+    imports = "; ".join(f"import pulsar_ray.actors.{module}" for module in modules)
+    subprocess.run(
+        [sys.executable, "-c", f"{imports}; import sys; assert 'ray' not in sys.modules"], check=True
+    )

@@ -9,19 +9,15 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-import ray
-
+from pulsar_ray.actors.actor_system import ActorHandle
 from pulsar_ray.actors.broker_actors import BrokerActors
 from pulsar_ray.actors.stores import Stores
 from pulsar_ray.broker.health.disk_level import judge_disk
 from pulsar_ray.broker.health.health_facts import SHOWN_PARTITIONS, ActorFacts, HealthFacts, StoreFacts
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import PulsarException
-from pulsar_ray.lane.await_within import within
+from pulsar_ray.errors import PulsarException, Timeout
 from pulsar_ray.transport.actor_names import parse_dispatcher_name, parse_tracker_name, topic_of_actor
-from pulsar_ray.transport.ray_errors import translated
-from pulsar_ray.transport.this_ray import is_running
 
 DEADLINE_S = 1.0
 LOOKED_UP = 50
@@ -41,7 +37,7 @@ async def gather_facts(
         asyncio.gather(*(_answer(handle) for handle in handles.values())),
     )
     silent = [name for name, answer in zip(handles, of_actors, strict=True) if answer is None][:LOOKED_UP]
-    starting = await asyncio.to_thread(lambda: {name for name in silent if not is_running(handles[name])})
+    starting = await asyncio.to_thread(lambda: {name for name in silent if not handles[name].is_running()})
     hosts = {store_id: str(store["host"]) for store_id, store in known.items()}
     away = membership.away(known)
     return HealthFacts(
@@ -68,9 +64,8 @@ async def _store(stores: Stores, store: dict[str, Any], settings: Settings) -> S
     clock = SystemClock()
     asked_ms = clock.now_ms()
     try:
-        with translated(f"the store on {host}"):
-            told = await within(store["handle"].health.remote(), DEADLINE_S)
-    except asyncio.TimeoutError:
+        told = await store["handle"].call("health", within_s=DEADLINE_S)
+    except Timeout:
         problem = f"does not answer within {DEADLINE_S:g} s"
         return StoreFacts(store_id, host, path, problem, is_draining=is_draining)
     except PulsarException as error:
@@ -88,11 +83,11 @@ async def _store(stores: Stores, store: dict[str, Any], settings: Settings) -> S
     )
 
 
-async def _answer(handle: Any) -> Mapping[str, Any] | None:
+async def _answer(handle: ActorHandle) -> Mapping[str, Any] | None:
     """Return an actor's own account; None if it does not answer in time."""
     try:
-        answer: Mapping[str, Any] = await within(handle.health.remote(), DEADLINE_S)
-    except (asyncio.TimeoutError, ray.exceptions.RayError):
+        answer: Mapping[str, Any] = await handle.call("health", within_s=DEADLINE_S)
+    except PulsarException:
         return None
     return answer
 

@@ -6,14 +6,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import ray
-
+from pulsar_ray.actors.actor_system import ActorHandle
 from pulsar_ray.actors.broker_actors import BrokerActors
 from pulsar_ray.actors.stores import Stores
 from pulsar_ray.broker.catalog.catalog import Catalog
 from pulsar_ray.broker.figures.overview import MAX_TOPICS, SORTS, merged
-from pulsar_ray.errors import InvalidConfiguration
-from pulsar_ray.lane.await_within import within
+from pulsar_ray.errors import InvalidConfiguration, PulsarException
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.actor_names import parse_dispatcher_name, parse_tracker_name, topic_of_actor
 
@@ -123,9 +121,9 @@ def _of_store(answer: dict[str, Any]) -> dict[str, Any]:
     return {name: answer[name] for name in fields if name in answer}
 
 
-async def _asked(handle: Any, query: Query) -> dict[str, Any]:
+async def _asked(handle: ActorHandle, query: Query) -> dict[str, Any]:
     try:
-        answer: dict[str, Any] = await within(handle.overview.remote(*query), STORE_DEADLINE_S)
-    except (ray.exceptions.RayError, asyncio.TimeoutError) as error:
+        answer: dict[str, Any] = await handle.call("overview", *query, within_s=STORE_DEADLINE_S)
+    except PulsarException as error:
         return {"error": f"does not answer ({type(error).__name__})"}
     return answer

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import zlib
 from typing import Any
 
-import ray
-
+from pulsar_ray.actors.actor_system import ActorHandle
 from pulsar_ray.actors.broker_actors import BrokerActors
 from pulsar_ray.actors.stores import Stores
 from pulsar_ray.errors import PulsarException
-from pulsar_ray.lane.await_within import within
 from pulsar_ray.model.system_topics import RESOURCE_USAGE, RESOURCE_USAGE_PARTITIONS
 from pulsar_ray.transport.actor_names import partition_name
-from pulsar_ray.transport.ray_errors import translated
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +31,7 @@ class ResourceUsage:
 
     async def publish(self) -> None:
         """Publish one message for each store to the partition that its id hashes to."""
-        readers: dict[int, Any] = {}
+        readers: dict[int, ActorHandle] = {}
         for index in range(RESOURCE_USAGE_PARTITIONS):
             handle = self._actors.handles.get(partition_name(RESOURCE_USAGE.partition(index).full))
             if handle is not None:
@@ -47,12 +43,11 @@ class ResourceUsage:
             if handle is not None:
                 await self._publish(store_id, store, handle)
 
-    async def _publish(self, store_id: str, store: dict[str, Any], partition: Any) -> None:
+    async def _publish(self, store_id: str, store: dict[str, Any], partition: ActorHandle) -> None:
         try:
-            with translated("publishing the usage of a node"):
-                usage = await within(store["handle"].usage.remote(), CALL_DEADLINE_S)
-                report = {"storeId": store_id, "host": store["host"], **usage}
-                message = {"key": store_id, "value": json.dumps(report)}
-                await within(partition.call.remote("append_message", message), CALL_DEADLINE_S)
-        except (PulsarException, ray.exceptions.RayError, asyncio.TimeoutError) as error:
-            logger.warning("the usage of %s is not published: %s", store["host"], str(error) or "no answer")
+            usage = await store["handle"].call("usage", within_s=CALL_DEADLINE_S)
+            report = {"storeId": store_id, "host": store["host"], **usage}
+            message = {"key": store_id, "value": json.dumps(report)}
+            await partition.call("call", "append_message", message, within_s=CALL_DEADLINE_S)
+        except PulsarException as error:
+            logger.warning("the usage of %s is not published: %s", store["host"], error)

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
-
-from ray.exceptions import RayError
-
-from pulsar_ray.lane.await_within import within
+from pulsar_ray.actors.actor_system import ActorHandle
+from pulsar_ray.errors import PulsarException, Timeout
 
 
-async def is_silent(handle: Any, *deadlines_s: float) -> bool:
+async def is_silent(handle: ActorHandle, *deadlines_s: float) -> bool:
     """Return whether none of as many probes is answered in time.
 
     An actor that is dead or restarts is not silent.
     """
     for deadline_s in deadlines_s:
         try:
-            await within(handle.probe.remote(), deadline_s)
-        except (asyncio.TimeoutError, TimeoutError):
+            await handle.call("probe", within_s=deadline_s)
+        except Timeout:
             continue
-        except RayError:
+        except PulsarException:
             pass
         return False
     return True

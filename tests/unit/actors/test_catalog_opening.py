@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pulsar_ray.actors import catalog_opening
+from pulsar_ray.actors.actor_system import ActorKind
 from pulsar_ray.actors.catalog_opening import CatalogOpening
 from pulsar_ray.actors.stores import Stores
 from pulsar_ray.broker.catalog.catalog import Catalog
@@ -18,22 +17,21 @@ from pulsar_ray.config import Settings
 from pulsar_ray.managed_ledger.log.partition_directories import PartitionDirectory
 from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity
 from pulsar_ray.model.system_topics import system_change_log
+from pulsar_ray.testing.local_actors import LocalActors
 
 SYSTEM = system_change_log().full
 
 
-class Handle:
-    """A StoreActor's, as far as a rebuild asks it."""
+class Store:
+    """A StoreActor as far as a rebuild asks it."""
 
     def __init__(self, directories: list[PartitionDirectory]) -> None:
         self._directories = directories
-        self.partitions = SimpleNamespace(remote=self._partitions)
-        self.prepared = SimpleNamespace(remote=self._prepared)
 
-    async def _partitions(self) -> list[PartitionDirectory]:
+    async def partitions(self) -> list[PartitionDirectory]:
         return self._directories
 
-    async def _prepared(self) -> set[int]:
+    async def prepared(self) -> set[int]:
         return set()
 
 
@@ -50,7 +48,9 @@ def rebuilt(
         ]
         described[name] = {
             "identity": identity,
-            "handle": Handle(directories),
+            "handle": LocalActors(lambda *_, made=directories: Store(made)).create(
+                ActorKind.STORE, name, name
+            ),
             "has_partitions": True,
             "store_id": name,
         }
@@ -58,12 +58,13 @@ def rebuilt(
     async def describe(node_id: str, *, make: bool = False) -> dict[str, Any]:
         return described[node_id]
 
-    monkeypatch.setattr(catalog_opening, "alive_nodes", lambda: list(stores))
-    opening = Stores("data", Settings())
+    system = LocalActors(lambda *_: None)
+    system.nodes = {name: f"host of {name}" for name in stores}
+    opening = Stores("data", Settings(), system)
     monkeypatch.setattr(opening, "describe", describe)
     order = CatalogOrder("head", "rebuild", "c", "g2")
     own = described[next(iter(stores))]
-    return asyncio.run(CatalogOpening(tmp_path, order, opening).open(own))
+    return asyncio.run(CatalogOpening(tmp_path, order, opening, system).open(own))
 
 
 def test_one_store_that_knows_of_logs_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import ray.exceptions
 
+from pulsar_ray.actors.actor_system import ActorKind
 from pulsar_ray.actors.broker_actors import BrokerActors
 from pulsar_ray.actors.policy_delivery import PolicyDelivery
 from pulsar_ray.broker.catalog.catalog import Catalog
 from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
 from pulsar_ray.config import Settings
+from pulsar_ray.errors import NotConnected
 from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.testing.local_actors import LocalActors
 from pulsar_ray.transport.actor_names import dispatcher_name, partition_name
 
 TOPIC = "persistent://public/default/t"
@@ -25,17 +26,16 @@ OTHER = "persistent://public/default/u"
 NAMESPACE = "public/default"
 
 
-class Handle:
-    """An actor's, as far as policies are concerned."""
+class Actor:
+    """An actor as far as policies are concerned."""
 
     def __init__(self) -> None:
         self.updates: list[PolicyUpdate] = []
         self.is_dead = False
-        self.apply_policies = SimpleNamespace(remote=self._apply)
 
-    async def _apply(self, update: PolicyUpdate) -> None:
+    async def apply_policies(self, update: PolicyUpdate) -> None:
         if self.is_dead:
-            raise ray.exceptions.ActorUnavailableError("restarting", None)
+            raise NotConnected("it restarts")
         self.updates.append(update)
 
 
@@ -48,12 +48,15 @@ class Cluster:
         self.topics = TopicRegistry(catalog, settings)
         self.topics.create(TopicName.parse(TOPIC), 2, lambda: ["s"])
         self.topics.create(TopicName.parse(OTHER), 0, lambda: ["s"])
-        self.actors = BrokerActors(settings)
+        system = LocalActors(lambda *_: Actor())
+        self.actors = BrokerActors(settings, system)
         first = f"{TOPIC}-partition-0"
         names = [partition_name(first), partition_name(f"{TOPIC}-partition-1"), partition_name(OTHER)]
         names.append(dispatcher_name(first, "s", True))
-        self.handles = {name: Handle() for name in names}
-        self.actors.handles.update(self.handles)
+        store = {"store_id": "s", "node_id": "n", "memory_bytes": 0}
+        self.handles: dict[str, Actor] = {
+            name: self.actors.create(ActorKind.PARTITION, name, store).raw for name in names
+        }
         self.delivery = PolicyDelivery(self.topics, self.actors)
         self._loop = asyncio.new_event_loop()
 

@@ -5,36 +5,30 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import ray
-import ray.exceptions
 
-from pulsar_ray.actors import stores as stores_module
 from pulsar_ray.actors.stores import Stores
 from pulsar_ray.broker.catalog.catalog import Catalog
 from pulsar_ray.broker.catalog.membership import Membership
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import NetworkFileSystem, PulsarException, ServiceUnitNotReady, WrongNode
+from pulsar_ray.errors import NetworkFileSystem, NotConnected, PulsarException, ServiceUnitNotReady, WrongNode
 from pulsar_ray.managed_ledger.log.partition_directories import PartitionDirectory
 from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity
+from pulsar_ray.testing.local_actors import LocalActor, LocalActors
+from pulsar_ray.transport.actor_names import store_name
 
 
-class Handle:
-    """A StoreActor's, as far as `Stores` calls it."""
+class Store:
+    """A StoreActor as far as `Stores` calls it."""
 
     def __init__(self, node_id: str, disk: Disk) -> None:
         self._node_id = node_id
         self._disk = disk
         self.error: Exception | None = None
 
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self, f"_{name}")
-        return SimpleNamespace(remote=method)
-
-    async def _describe(self) -> dict[str, Any]:
+    async def describe(self) -> dict[str, Any]:
         if self._disk.problem is not None:
             raise self._disk.problem
         identity = self._disk.identity
@@ -47,17 +41,17 @@ class Handle:
             "path": "data",
         }
 
-    async def _make(self) -> dict[str, Any]:
+    async def make(self) -> dict[str, Any]:
         self._disk.identity = StoreIdentity(f"made on {self._node_id}")
-        return await self._describe()
+        return await self.describe()
 
-    async def _record(self, identity: StoreIdentity) -> None:
+    async def record(self, identity: StoreIdentity) -> None:
         self._disk.identity = identity
 
-    async def _unknown(self, known: set[int]) -> list[PartitionDirectory]:
+    async def unknown(self, known: set[int]) -> list[PartitionDirectory]:
         return [found for found in self._disk.directories if found.number not in known]
 
-    async def _probe(self) -> int:
+    async def probe(self) -> int:
         if self.error is not None:
             raise self.error
         return 1
@@ -72,29 +66,24 @@ class Disk:
     problem: PulsarException | None = None
 
 
-class Nodes:
+class Nodes(LocalActors):
     """The cluster: which nodes there are, and whose data directory each has."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
+        super().__init__(lambda _cls, _name, node_id, _: Store(str(node_id), self.disks[str(node_id)]))
         self.disks = {"head": Disk(StoreIdentity("store-1")), "worker": Disk(StoreIdentity("store-2"))}
-        self.handles: dict[str, Handle] = {}
-        self.ended: list[Handle] = []
-        monkeypatch.setattr(
-            stores_module, "alive_hosts", lambda: {node_id: f"host of {node_id}" for node_id in self.disks}
-        )
-        self.draining: set[str] = set()
-        monkeypatch.setattr(stores_module, "draining_nodes", lambda: set(self.draining))
-        monkeypatch.setattr(stores_module, "create", lambda _cls, _name, node_id, *_: self._created(node_id))
-        monkeypatch.setattr(ray, "kill", self.ended.append)
 
-    def _created(self, node_id: str) -> Handle:
-        self.handles[node_id] = Handle(node_id, self.disks[node_id])
-        return self.handles[node_id]
+    def hosts(self) -> dict[str, str]:
+        return {node_id: f"host of {node_id}" for node_id in self.disks}
+
+    def on(self, node_id: str) -> LocalActor:
+        """The actor of a node's store."""
+        return self.actors[store_name(node_id[:8])]
 
 
 @pytest.fixture
-def nodes(monkeypatch: pytest.MonkeyPatch) -> Nodes:
-    return Nodes(monkeypatch)
+def nodes() -> Nodes:
+    return Nodes()
 
 
 @pytest.fixture
@@ -113,8 +102,8 @@ def run(*steps: Any) -> None:
     asyncio.run(all_of_them())
 
 
-def new_stores(membership: Membership) -> Stores:
-    stores = Stores("data", Settings())
+def new_stores(nodes: Nodes, membership: Membership) -> Stores:
+    stores = Stores("data", Settings(), nodes)
     stores.membership = membership
     return stores
 
@@ -122,7 +111,7 @@ def new_stores(membership: Membership) -> Stores:
 def test_a_node_that_comes_back_under_another_id_brings_its_store_along(
     nodes: Nodes, membership: Membership
 ) -> None:
-    stores = new_stores(membership)
+    stores = new_stores(nodes, membership)
     asyncio.run(stores.find())
     assert {key: store["node_id"] for key, store in stores.known.items()} == {
         "store-1": "head",
@@ -137,21 +126,21 @@ def test_a_node_that_comes_back_under_another_id_brings_its_store_along(
 
 
 def test_a_store_that_is_dead_for_good_is_created_anew(nodes: Nodes, membership: Membership) -> None:
-    stores = new_stores(membership)
+    stores = new_stores(nodes, membership)
     asyncio.run(stores.find())
-    dead = nodes.handles["worker"]
-    dead.error = ray.exceptions.ActorDiedError()
-    nodes.handles["head"].error = ray.exceptions.ActorUnavailableError("restarting", b"0" * 16)
+    dead = nodes.on("worker")
+    dead.kill()
+    nodes.on("head").failure = NotConnected("it restarts")
     asyncio.run(stores.probe())
     assert list(stores.known) == ["store-1"], "one that restarts stays"
     asyncio.run(stores.find())
-    assert stores.known["store-2"]["handle"] is nodes.handles["worker"] is not dead
+    assert stores.known["store-2"]["handle"] is nodes.on("worker") is not dead
 
 
 def test_a_refused_store_is_taken_in_once_it_is_mended(
     nodes: Nodes, membership: Membership, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stores = new_stores(membership)
+    stores = new_stores(nodes, membership)
     worker = nodes.disks["worker"]
     worker.problem = NetworkFileSystem("data is on NFS")
     run(stores.find, stores.find)
@@ -164,27 +153,27 @@ def test_a_refused_store_is_taken_in_once_it_is_mended(
     assert stores.refused == {}
     assert sorted(stores.known) == ["store-1", "store-2"]
     stores.end()
-    assert set(nodes.ended) == set(nodes.handles.values())
+    assert nodes.actors == {}
 
 
 def test_refused_stores_are_ended_too(nodes: Nodes, membership: Membership) -> None:
-    stores = new_stores(membership)
+    stores = new_stores(nodes, membership)
     nodes.disks["worker"].identity = StoreIdentity("store-2", cluster_id="other")
     asyncio.run(stores.find())
     assert list(stores.known) == ["store-1"]
     assert nodes.disks["worker"].identity.cluster_id == "other", "it is left as it is"
     stores.end()
-    assert set(nodes.ended) == set(nodes.handles.values())
+    assert nodes.actors == {}
 
 
 def test_a_store_whose_disk_is_unmounted_is_refused_until_it_is_back(
     nodes: Nodes, membership: Membership
 ) -> None:
-    stores = new_stores(membership)
+    stores = new_stores(nodes, membership)
     asyncio.run(stores.find())
     worker = nodes.disks["worker"]
     was = worker.identity
-    nodes.handles["worker"].error = WrongNode("data should be store-2 but holds no store")
+    nodes.on("worker").raw.error = WrongNode("data should be store-2 but holds no store")
     worker.identity = None
     run(stores.probe, stores.find)
     assert list(stores.known) == ["store-1"]
@@ -198,7 +187,7 @@ def test_a_store_whose_disk_is_unmounted_is_refused_until_it_is_back(
 def test_an_empty_directory_of_a_new_node_is_left_alone_unless_it_may_be_taken(
     nodes: Nodes, membership: Membership
 ) -> None:
-    stores = new_stores(membership)
+    stores = new_stores(nodes, membership)
     nodes.disks["new"] = Disk(None)
     asyncio.run(stores.find())
     assert nodes.disks["new"].identity is None
@@ -210,7 +199,7 @@ def test_an_empty_directory_of_a_new_node_is_left_alone_unless_it_may_be_taken(
 
 def test_what_a_store_knows_and_the_catalog_lacks_is_reported(nodes: Nodes, membership: Membership) -> None:
     topic = "persistent://public/default/t"
-    stores = new_stores(membership)
+    stores = new_stores(nodes, membership)
     nodes.disks["worker"].directories = [PartitionDirectory(topic, 7, topic, -1, "cluster")]
     # Of version 0.1: the catalog beside the other store does not know it.
     asyncio.run(stores.find())
@@ -223,20 +212,20 @@ def test_what_a_store_knows_and_the_catalog_lacks_is_reported(nodes: Nodes, memb
 
 
 def test_numbers_stand_in_every_store_before_they_are_granted(nodes: Nodes, membership: Membership) -> None:
-    stores = new_stores(membership)
+    stores = new_stores(nodes, membership)
     run(stores.find, lambda: stores.reserve_numbers(5))
     assert [disk.identity and disk.identity.numbers_below for disk in nodes.disks.values()] == [6, 6]
     assert membership.catalog.last_number == 0
 
 
 def test_stores_on_nodes_that_ray_drains_take_no_new_partitions(nodes: Nodes, membership: Membership) -> None:
-    stores = new_stores(membership)
+    stores = new_stores(nodes, membership)
     asyncio.run(stores.find())
     assert sorted(stores.for_new_partitions()) == ["store-1", "store-2"]
-    nodes.draining = {"worker"}
+    nodes.drained = {"worker"}
     assert stores.for_new_partitions() == ["store-1"]
     assert stores.is_draining(stores.known["store-2"])
-    nodes.draining = {"head", "worker"}
+    nodes.drained = {"head", "worker"}
     with pytest.raises(ServiceUnitNotReady, match="drains every node"):
         stores.for_new_partitions()
 
@@ -244,7 +233,7 @@ def test_stores_on_nodes_that_ray_drains_take_no_new_partitions(nodes: Nodes, me
 def test_every_store_records_that_there_are_change_logs_before_the_first_one(
     nodes: Nodes, membership: Membership
 ) -> None:
-    stores = new_stores(membership)
+    stores = new_stores(nodes, membership)
     asyncio.run(stores.find())
     asyncio.run(stores.record_change_logs())
     assert all(disk.identity is not None and disk.identity.has_change_logs for disk in nodes.disks.values())

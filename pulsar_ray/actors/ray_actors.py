@@ -1,0 +1,95 @@
+"""The actors of a Ray cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import ray
+
+from pulsar_ray.actors import options
+from pulsar_ray.actors.actor_system import ActorKind
+from pulsar_ray.actors.delayed_delivery_tracker import DelayedDeliveryTracker
+from pulsar_ray.actors.store import StoreActor
+from pulsar_ray.actors.subscription_dispatcher import SubscriptionDispatcher
+from pulsar_ray.actors.topic_partition import TopicPartition
+from pulsar_ray.errors import Timeout
+from pulsar_ray.lane.await_within import within
+from pulsar_ray.transport.actor_names import NAMESPACE
+from pulsar_ray.transport.ray_errors import translated
+from pulsar_ray.transport.this_ray import (
+    actor_id,
+    alive_hosts,
+    draining_nodes,
+    is_running,
+    running_names,
+)
+
+_CLASSES: dict[ActorKind, type[Any]] = {
+    ActorKind.PARTITION: TopicPartition,
+    ActorKind.DISPATCHER: SubscriptionDispatcher,
+    ActorKind.TRACKER: DelayedDeliveryTracker,
+    ActorKind.STORE: StoreActor,
+}
+
+
+class RayActor:
+    """An ActorHandle."""
+
+    def __init__(self, name: str, raw: Any) -> None:
+        self.raw = raw
+        self._name = name
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RayActor) and actor_id(self.raw) == actor_id(other.raw)
+
+    def __hash__(self) -> int:
+        return hash(actor_id(self.raw))
+
+    async def call(self, method: str, *arguments: Any, within_s: float | None = None) -> Any:
+        """See ActorHandle."""
+        what = f"{self._name}.{method}"
+        with translated(what):
+            try:
+                return await within(getattr(self.raw, method).remote(*arguments), within_s)
+            except asyncio.TimeoutError:
+                raise Timeout(f"{what} is not answered within {within_s:g} s") from None
+
+    def is_running(self) -> bool:
+        """See ActorHandle."""
+        return is_running(self.raw)
+
+    def kill(self) -> None:
+        """See ActorHandle."""
+        ray.kill(self.raw)
+
+    def crash(self) -> None:
+        """See ActorHandle."""
+        ray.kill(self.raw, no_restart=False)
+
+
+class RayActors:
+    """The ActorSystem of the Ray that this process is on."""
+
+    def create(self, kind: ActorKind, name: str, node_id: str | None, *arguments: Any) -> RayActor:
+        """See ActorSystem."""
+        return RayActor(name, options.create(_CLASSES[kind], name, node_id, *arguments))
+
+    def find(self, name: str) -> RayActor | None:
+        """See ActorSystem."""
+        try:
+            return RayActor(name, ray.get_actor(name, namespace=NAMESPACE))
+        except ValueError:
+            return None
+
+    def names(self) -> list[str]:
+        """See ActorSystem."""
+        return running_names()
+
+    def hosts(self) -> dict[str, str]:
+        """See ActorSystem."""
+        return alive_hosts()
+
+    def draining(self) -> set[str]:
+        """See ActorSystem."""
+        return draining_nodes()
