@@ -1,4 +1,4 @@
-.PHONY: setup demo test test-all torture check test-without-ray test-with-ray test-long test-pythons format bench clean
+.PHONY: setup demo test test-all torture check test-without-ray test-with-ray test-long test-pythons format bench flows clean
 
 # Each actor is a process of its own: none of them is to compile every module again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -76,6 +76,10 @@ format: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks
+
+# How many files and functions of the product a message runs through.
+flows: setup
+	$(BIN)/python -m benchmarks.flows
 
 clean:
 	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
