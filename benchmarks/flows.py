@@ -2,7 +2,7 @@
 
 Counted on the stub cluster that tests use, client's and broker's side together, without `testing/`: a keyed
 send, its delivery, its acknowledgment, a change of a policy, each in a broker that has done the same before.
-What runs behind the call (receipts, durable cursors) counts too, for a moment.
+For a moment all that runs behind the call counts too: receipts, durable cursors.
 """
 
 from __future__ import annotations

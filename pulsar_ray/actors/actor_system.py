@@ -6,8 +6,12 @@ so that the control plane runs over any system of actors (ADR 0114).
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Any, Protocol
+
+from pulsar_ray.broker.figures.actor_report import ActorReport
+from pulsar_ray.config import Settings
 
 
 class ActorKind(Enum):
@@ -46,6 +50,36 @@ class ActorHandle(Protocol):
 
     def crash(self) -> None:
         """End the actor's process, which starts again. May block for a while."""
+        ...
+
+
+class OwnActor(Protocol):
+    """The actor that this code runs in."""
+
+    @property
+    def node_id(self) -> str:
+        """The node that the actor runs on."""
+        ...
+
+    @property
+    def was_restarted(self) -> bool:
+        """Whether another process of the actor ran before this one."""
+        ...
+
+    def begin(self, component: str, settings: Settings) -> None:
+        """Prepare this process, and begin its log."""
+        ...
+
+    def call(self, method: str) -> None:
+        """Call a method of this actor, and wait for nothing."""
+        ...
+
+    def report(self, settings: Settings, gather: Callable[[], Awaitable[ActorReport]]) -> None:
+        """Report figures once a period from now on, on the running loop: the actor serves."""
+        ...
+
+    async def owner_died(self, call: Any) -> bool:
+        """Wait for a call that a client owns; whether its process died meanwhile."""
         ...
 
 

@@ -12,26 +12,22 @@ import dataclasses
 import logging
 import os
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import ray
-
-from pulsar_ray.actors.actor_system import ActorHandle
+from pulsar_ray.actors.actor_system import ActorHandle, ActorSystem, OwnActor
 from pulsar_ray.actors.broker_actors import BrokerActors
-from pulsar_ray.actors.broker_process import begin_broker_process
 from pulsar_ray.actors.catalog_opening import CatalogOpening
 from pulsar_ray.actors.change_log_partitions import ChangeLogPartitions
 from pulsar_ray.actors.lost_stores import LostStores
 from pulsar_ray.actors.passivation import Passivation
 from pulsar_ray.actors.policy_delivery import PolicyDelivery
-from pulsar_ray.actors.ray_actors import RayActors
 from pulsar_ray.actors.stores import Stores
 from pulsar_ray.actors.topic_actors import TopicActors, look_up_again
 from pulsar_ray.actors.watching.health_check import gather_facts
 from pulsar_ray.actors.watching.overview import Overview
-from pulsar_ray.actors.watching.own_reports import OwnReports
 from pulsar_ray.actors.watching.resource_usage import ResourceUsage
 from pulsar_ray.broker.catalog.administration import Administration
 from pulsar_ray.broker.catalog.catalog import PartitionRow, Subscriptions
@@ -53,7 +49,6 @@ from pulsar_ray.model.system_topics import system_change_log
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.actor_names import topic_of_actor
 from pulsar_ray.transport.cluster import RouteFields, SubscriptionRequest
-from pulsar_ray.transport.this_ray import was_restarted
 
 logger = logging.getLogger(__name__)
 
@@ -69,12 +64,20 @@ WAKING_POLICIES = ("retention", "message_ttl", "backlog_quota", "inactive_topic_
 class Controller:
     """Resolves topics, starts partitions and dispatchers beside their data, restarts what is frozen."""
 
-    def __init__(self, data_dir: str, settings: Settings, order: CatalogOrder) -> None:
-        begin_broker_process("controller", settings)
+    def __init__(
+        self,
+        data_dir: str,
+        settings: Settings,
+        order: CatalogOrder,
+        system: ActorSystem,
+        make_own: Callable[[], OwnActor],
+    ) -> None:
+        own = self._own = make_own()
+        own.begin("controller", settings)
         self._data_dir = Path(data_dir).expanduser()
         self._settings = settings
         self._order = order
-        system = self._system = RayActors()
+        self._system = system
         self._stores = Stores(str(self._data_dir), settings, system)
         self._actors = BrokerActors(settings, system)
         self._served: TopicActors | None = None
@@ -91,12 +94,9 @@ class Controller:
         self._probing: dict[str, asyncio.Task[bool]] = {}
         self._start: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
-        self._reports = OwnReports()
-        if was_restarted():
-            # Somebody has to look for what is due, although nobody may ask for anything for long. The handle
-            # has a name: with old versions of Ray its methods do not keep it alive.
-            this = ray.get_runtime_context().current_actor
-            this.ready.remote()
+        if own.was_restarted:
+            # Somebody has to look for what is due, although nobody may ask for anything for long.
+            own.call("ready")
 
     def __repr__(self) -> str:
         return "Controller"
@@ -125,7 +125,7 @@ class Controller:
 
     async def _open(self) -> None:
         began_s = time.monotonic()
-        here = ray.get_runtime_context().get_node_id()
+        here = self._own.node_id
         own = await self._stores.describe(here, make=self._order.kind != "open")
         catalog = await CatalogOpening(self._data_dir, self._order, self._stores, self._system).open(own)
         is_founding = self._order.kind == "found" and not own["identity"].cluster_id
@@ -153,7 +153,7 @@ class Controller:
             self._stores,
             SystemClock(),
             self._settings,
-            was_restarted=was_restarted(),
+            was_restarted=self._own.was_restarted,
         )
         self._loop = asyncio.get_running_loop()
         partitions = ChangeLogPartitions(served, self._stores, self._actors, self._passivation)
@@ -174,7 +174,7 @@ class Controller:
         event(
             logger,
             "serves, %s, within %.2f s: cluster %s, %d topics, %d stores, %d partitions away, catalog on %s",
-            "after its process ended" if was_restarted() else f"catalog {self._order.kind}",
+            "after its process ended" if self._own.was_restarted else f"catalog {self._order.kind}",
             time.monotonic() - began_s,
             catalog.identity.cluster_id,
             catalog.count_topics(),
@@ -183,9 +183,8 @@ class Controller:
             membership.catalog_host,
         )
         if self._watcher is None:
-            loop = asyncio.get_running_loop()
-            self._watcher = loop.create_task(self._watch())
-            self._reports.begin(loop, self._settings, self._report)
+            self._watcher = asyncio.get_running_loop().create_task(self._watch())
+            self._own.report(self._settings, self._report)
 
     def _begin_catching_up(self, logs: ChangeLogs) -> asyncio.Task[None]:
         async def catch_up() -> None:
@@ -502,13 +501,9 @@ class Controller:
 
         That is when its process dies, or needs it no more. It owns `life`, its `stay` call of that number.
         """
-        try:
-            await life[0]
-        except ray.exceptions.OwnerDiedError:
+        if await self._own.owner_died(life[0]):
             died = self._passivation.client_died(client_id, number)
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(died, self._loop_of_all()))
-        except (ray.exceptions.RayError, PulsarException):
-            return
 
     def _loop_of_all(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:

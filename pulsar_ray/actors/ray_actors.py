@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from functools import cached_property
 from typing import Any
 
 import ray
 
 from pulsar_ray.actors import options
 from pulsar_ray.actors.actor_system import ActorKind
+from pulsar_ray.actors.broker_process import begin_broker_process
 from pulsar_ray.actors.delayed_delivery_tracker import DelayedDeliveryTracker
 from pulsar_ray.actors.store import StoreActor
 from pulsar_ray.actors.subscription_dispatcher import SubscriptionDispatcher
 from pulsar_ray.actors.topic_partition import TopicPartition
-from pulsar_ray.errors import Timeout
+from pulsar_ray.actors.watching.own_reports import OwnReports
+from pulsar_ray.broker.figures.actor_report import ActorReport
+from pulsar_ray.config import Settings
+from pulsar_ray.errors import PulsarException, Timeout
 from pulsar_ray.lane.await_within import within
 from pulsar_ray.transport.actor_names import NAMESPACE
 from pulsar_ray.transport.ray_errors import translated
@@ -22,7 +28,9 @@ from pulsar_ray.transport.this_ray import (
     alive_hosts,
     draining_nodes,
     is_running,
+    node_id,
     running_names,
+    was_restarted,
 )
 
 _CLASSES: dict[ActorKind, type[Any]] = {
@@ -93,3 +101,44 @@ class RayActors:
     def draining(self) -> set[str]:
         """See ActorSystem."""
         return draining_nodes()
+
+
+class OwnRayActor:
+    """The OwnActor of a Ray actor's process, which makes it when it begins."""
+
+    def __init__(self) -> None:
+        self._reports = OwnReports()
+
+    @cached_property
+    def node_id(self) -> str:
+        """See OwnActor."""
+        return node_id()
+
+    @cached_property
+    def was_restarted(self) -> bool:
+        """See OwnActor."""
+        return was_restarted()
+
+    def begin(self, component: str, settings: Settings) -> None:
+        """See OwnActor."""
+        begin_broker_process(component, settings)
+
+    def call(self, method: str) -> None:
+        """See OwnActor."""
+        # The handle has a name: with old versions of Ray its methods do not keep it alive.
+        this = ray.get_runtime_context().current_actor
+        getattr(this, method).remote()
+
+    def report(self, settings: Settings, gather: Callable[[], Awaitable[ActorReport]]) -> None:
+        """See OwnActor."""
+        self._reports.begin(asyncio.get_running_loop(), settings, gather)
+
+    async def owner_died(self, call: Any) -> bool:
+        """See OwnActor."""
+        try:
+            await call
+        except ray.exceptions.OwnerDiedError:
+            return True
+        except (ray.exceptions.RayError, PulsarException):
+            pass
+        return False

@@ -13,6 +13,7 @@ import ray
 
 from pulsar_ray.actors.controller import Controller
 from pulsar_ray.actors.options import create
+from pulsar_ray.actors.ray_actors import OwnRayActor, RayActors
 from pulsar_ray.broker.catalog.founding import StartPermission, decide, is_for_cluster
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import BrokerNotFounded, PulsarException
@@ -47,7 +48,9 @@ def bring_up(settings: Settings, word: StartPermission) -> dict[str, Any]:
         refuse_without_controller()
     is_of_cluster = not is_ray_of_a_program() and is_for_cluster(order, word, reports)
     order = dataclasses.replace(order, is_of_ray_cluster=is_of_cluster)
-    controller = create(Controller, CONTROLLER, order.node_id, settings.data_dir, settings, order)
+    controller = create(
+        Controller, CONTROLLER, order.node_id, settings.data_dir, settings, order, RayActors(), OwnRayActor
+    )
     try:
         with translated("starting the broker"):
             described: dict[str, Any] = ray.get(controller.ready.remote(), timeout=START_TIMEOUT_S)
