@@ -1,4 +1,4 @@
-"""The map of the code in docs/architecture.md: what it names is there."""
+"""The maps of the code, docs/architecture.md and one-message.md: what they name is there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "pulsar_ray"
-MAP = (ROOT / "docs" / "architecture.md").read_text()
+MAP = "".join((ROOT / "docs" / name).read_text() for name in ("architecture.md", "one-message.md"))
 PATH = re.compile(r"`((?:[a-z_]+/)+(?:[a-z_]+\.py)?|[a-z_]+\.py)`")
 ELSEWHERE = {"run/": "in a data directory"}
 
@@ -40,3 +40,9 @@ def test_a_file_that_has_moved_is_missed() -> None:
         "broker/gone/",
     ]
     assert not any(map(is_there, ["broker/partition/gone.py", "gone.py", "broker/gone/"]))
+
+
+def test_each_decision_is_in_the_index_once() -> None:
+    decisions = sorted(path.name for path in (ROOT / "docs" / "adr").glob("[0-9]*.md"))
+    index = (ROOT / "docs" / "adr" / "README.md").read_text()
+    assert sorted(re.findall(r"\]\(([0-9][^)]*\.md)\)", index)) == decisions
