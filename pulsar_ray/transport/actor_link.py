@@ -259,8 +259,13 @@ class ActorLink:
         self._endpoints[endpoint_id] = endpoint
 
     def remove_endpoint(self, endpoint_id: int) -> None:
-        """Forget an endpoint."""
-        self._endpoints.pop(endpoint_id, None)
+        """Forget an endpoint.
+
+        Nobody waits any more for a parked link that has lost its last one.
+        """
+        was_there = self._endpoints.pop(endpoint_id, None) is not None
+        if was_there and not self._endpoints and self.is_parked and self._on_parked is not None:
+            self._on_parked(self)
 
     @property
     def is_closed(self) -> bool:

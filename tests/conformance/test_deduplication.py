@@ -19,6 +19,7 @@ from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.transport.actor_names import partition_name
 from tests.conformance.broker import EARLIEST, Broker, numbers, values
 from tests.conformance.event_loop import on_a_loop
+from tests.conformance.non_persistent import wait_for_permits
 
 NOWHERE = MessageId()
 """The id of a message that was stored before: (-1,-1,-1,-1)."""
@@ -287,9 +288,11 @@ async def test_an_asyncio_producer_goes_on_where_it_stopped_and_repeats_nothing(
     assert broker.stored(topic) == numbers(0, 31)
 
 
+@pytest.mark.usefixtures("carriers_are_kept")
 def test_a_non_persistent_topic_has_nothing_to_compare_with(client: Client, broker: Broker) -> None:
     topic = "non-persistent://public/default/passing"
     consumer = client.subscribe(topic, "s")
+    wait_for_permits(broker, topic, "s")
     producer = client.create_producer(topic, "p")
     for _ in range(2):
         producer.send(b"v", sequence_id=1)

@@ -10,6 +10,7 @@ import pytest
 
 from pulsar_ray.broker.subscription.log.partition_link import PartitionLink
 from pulsar_ray.client.client import Client
+from pulsar_ray.client.endpoint.wake_poll import POLL_S
 from pulsar_ray.errors import (
     BrokerMetadataError,
     ConsumerBusy,
@@ -19,6 +20,7 @@ from pulsar_ray.errors import (
     WrongNode,
 )
 from pulsar_ray.model.enums import ConsumerType
+from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.testing.waiting import wait_until
 from tests.conformance.broker import EARLIEST, Broker, numbers, values
 from tests.conformance.event_loop import on_a_loop
@@ -260,6 +262,20 @@ def test_a_refused_delete_names_who_is_connected_and_where(
     assert backlogs(broker, topic, "s") == [-1, 0]
     consumer.close()
     wait_until(lambda: _is_deleted(topics, topic), what="nobody uses it")
+
+
+@pytest.mark.parametrize("kind", ["consumer", "reader"])
+def test_a_parked_handle_that_is_closed_keeps_its_topic_no_longer(
+    broker: Broker, client: Client, kind: str
+) -> None:
+    topic, topics = broker.topic(), broker.admin().topics
+    reader = client.create_reader(topic, MessageId.earliest) if kind == "reader" else None
+    consumer = reader._consumer if reader is not None else client.subscribe(topic, "s")
+    park(broker, topic, consumer)
+    wait_until(lambda: broker.cluster.passivation.count(topic), what="a client that waits")
+    (reader or consumer).close()
+    # Sooner than the client's call at the controller would end by itself.
+    wait_until(lambda: _is_deleted(topics, topic), POLL_S / 2, "nobody uses it")
 
 
 def _is_deleted(topics: Any, topic: str) -> bool:

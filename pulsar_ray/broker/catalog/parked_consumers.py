@@ -42,13 +42,18 @@ class ParkedConsumers:
         self._waiting.discard(client_id)
 
     def at(self, partition: str) -> list[str]:
-        """Name the consumers of clients that wait for a partition which sleeps: by their subscriptions."""
+        """Name the consumers of clients that wait for a partition which sleeps: by their subscriptions.
+
+        Not those that have left since their client began to wait.
+        """
         names: list[str] = []
         for client_id in sorted(self._waiting):
             for address, consumers in self._parked[client_id].items():
                 topic, subscription, is_durable = parse_dispatcher_name(address) or ("", "", False)
-                if topic == partition:
-                    count = max(1, len(consumers))  # readers are not awaited, and so not listed
+                left = self._left.get(address, {})
+                staying = [incarnation for incarnation, _ in consumers if incarnation not in left]
+                if topic == partition and (staying or not consumers):
+                    count = max(1, len(staying))  # readers are not awaited, and so not listed
                     names += [f"a consumer of {subscription!r}" if is_durable else "a reader"] * count
         return names
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from pulsar_ray.errors import AlreadyClosed, ForkedClient, PulsarException
 from pulsar_ray.lane.io_thread import IoThread
@@ -47,13 +48,14 @@ class WakePoll:
         self._parked: set[ActorLink] = set()
         self._is_due = False
         self._calls = 0
+        self._waiting = 0
 
     def forked(self) -> None:
         """Wait for nothing in a forked child: thread and links are the parent's."""
         self._start_empty()
 
     def add(self, link: ActorLink) -> None:
-        """Wait for a parked link, until it attaches or has no endpoints."""
+        """Wait for a parked link, until it attaches or has no endpoints; to be told of either end, too."""
         with self._lock:
             self._parked.add(link)
             if self._is_due:
@@ -71,6 +73,7 @@ class WakePoll:
 
     def _run(self, number: int) -> None:
         in_touch_s = time.monotonic()
+        self._end_call_without_links(number)
         while parked := self._still_parked(number):
             woken: list[str] | None = None
             began_s = time.monotonic()
@@ -78,9 +81,7 @@ class WakePoll:
             is_out_of_touch = began_s - in_touch_s > OUT_OF_TOUCH_S
             try:
                 consumers = {address: link.awaited_consumers() for address, link in parked.items()}
-                woken = self._cluster().await_wake(
-                    self._client_id, consumers, 0.0 if is_out_of_touch else POLL_S
-                )
+                woken = self._ask(consumers, 0.0 if is_out_of_touch else POLL_S)
             except (AlreadyClosed, ForkedClient):
                 return
             except PulsarException as error:
@@ -93,6 +94,25 @@ class WakePoll:
                 in_touch_s = now_s
             for address in woken or ():
                 parked[address].wake()
+
+    def _ask(self, consumers: Mapping[str, Sequence[tuple[int, bool]]], timeout_s: float) -> list[str]:
+        with self._lock:
+            self._waiting += 1
+        try:
+            return self._cluster().await_wake(self._client_id, consumers, timeout_s)
+        finally:
+            with self._lock:
+                self._waiting -= 1
+
+    def _end_call_without_links(self, number: int) -> None:
+        """End a call that waits for links of which none is left, or topics stay in use until its timeout."""
+        if self._still_parked(number):
+            return
+        with self._lock:
+            waits = number == self._calls and self._waiting > 0
+        if waits:
+            with contextlib.suppress(PulsarException):
+                self._ask({}, 0.0)
 
     def _still_parked(self, number: int) -> dict[str, ActorLink]:
         """The links to wait for, by address; none if a newer call waits."""

@@ -4,6 +4,9 @@ import pytest
 
 from pulsar_ray.broker.catalog import parked_consumers
 from pulsar_ray.broker.catalog.parked_consumers import ParkedConsumers
+from pulsar_ray.transport.actor_names import dispatcher_name
+
+TOPIC = "persistent://public/default/t"
 
 
 def test_a_dispatcher_that_starts_is_told_once_who_has_left() -> None:
@@ -42,6 +45,19 @@ def test_who_waits_behind_an_active_consumer_that_left_lacks_one() -> None:
     consumers.waits("other", {"a": [(3, False)]})
     consumers.take_left("a")
     assert consumers.to_elect(["a"]) == [], "its dispatcher has started"
+
+
+def test_a_consumer_that_has_left_uses_its_topic_no_longer() -> None:
+    parked = ParkedConsumers()
+    address, readers = dispatcher_name(TOPIC, "s", durable=True), dispatcher_name(TOPIC, "", durable=False)
+    parked.waits("client", {address: [(1, True), (2, True)]})
+    assert parked.at(TOPIC) == ["a consumer of 's'"] * 2
+    parked.left(address, 1, calls_election=True)
+    assert parked.at(TOPIC) == ["a consumer of 's'"]
+    parked.left(address, 2, calls_election=True)
+    assert parked.at(TOPIC) == []
+    parked.waits("other", {readers: []})
+    assert parked.at(TOPIC) == ["a reader"]
 
 
 def test_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

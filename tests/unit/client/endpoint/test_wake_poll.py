@@ -160,6 +160,30 @@ def test_links_that_were_woken_or_left_are_not_waited_for(controller: Controller
     wait_until(lambda: not parked.is_parked)
 
 
+def test_the_call_ends_with_the_last_link_that_it_waits_for(controller: Controller, poll: WakePoll) -> None:
+    one, other = add(poll, "one", "other")
+    wait_until(lambda: controller.waiting)
+    one.has_endpoints = False
+    poll.add(cast(ActorLink, one))
+    TIMER.end()
+    wait_until(lambda: controller.calls == [["one", "other"], ["other"]] and controller.waiting == 1)
+    other.has_endpoints = False
+    poll.add(cast(ActorLink, other))
+    TIMER.end()
+    wait_until(lambda: controller.calls[2:] == [[]] and not controller.waiting)
+
+
+def test_no_call_is_made_for_a_link_that_nobody_waited_for(controller: Controller, poll: WakePoll) -> None:
+    (closed,) = gather(poll, "closed")
+    closed.has_endpoints = False
+    TIMER.end()
+    (parked,) = add(poll, "parked")
+    wait_until(lambda: controller.waiting)
+    assert controller.calls == [["parked"]]
+    controller.answer("parked")
+    wait_until(lambda: not parked.is_parked)
+
+
 def test_a_forked_child_waits_for_its_own_links_only(controller: Controller, poll: WakePoll) -> None:
     add(poll, "the parent's")
     wait_until(lambda: controller.waiting)
