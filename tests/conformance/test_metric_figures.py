@@ -18,6 +18,7 @@ from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.metric_catalogue import Metric, Samples
 from pulsar_ray.testing.waiting import wait_until
 from tests.conformance.broker import EARLIEST, WAIT_MS, Broker, numbers, receive, values
+from tests.conformance.non_persistent import wait_for_permits
 
 NAMESPACE = "public/default"
 
@@ -123,6 +124,7 @@ def test_readers_are_one_subscription_whose_counts_stay(broker: Broker, client: 
 def test_losses_of_a_non_persistent_topic_are_counted(broker: Broker, client: Client) -> None:
     topic = broker.topic().replace("persistent://", "non-persistent://")
     consumer = client.subscribe(topic, "s", receiver_queue_size=2)
+    wait_for_permits(broker, topic, "s")
     producer = client.create_producer(topic)
     for number in numbers(0, 50):
         producer.send(number)

@@ -55,7 +55,10 @@ class WakePoll:
         self._start_empty()
 
     def add(self, link: ActorLink) -> None:
-        """Wait for a parked link, until it attaches or has no endpoints; to be told of either end, too."""
+        """Wait for a parked link, until it attaches or has no endpoints.
+
+        To be called once more when it has lost its last endpoint.
+        """
         with self._lock:
             self._parked.add(link)
             if self._is_due:
@@ -105,7 +108,10 @@ class WakePoll:
                 self._waiting -= 1
 
     def _end_call_without_links(self, number: int) -> None:
-        """End a call that waits for links of which none is left, or topics stay in use until its timeout."""
+        """End a call that waits for links of which none is left.
+
+        Their topics would count as in use until its timeout.
+        """
         if self._still_parked(number):
             return
         with self._lock:
