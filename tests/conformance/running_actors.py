@@ -16,6 +16,7 @@ NEED_RUNNING_ACTORS: dict[str, tuple[str, ...]] = {
         # The disk fails as one starts.
         "test_a_check_says_why_a_store_fails",
     ),
+    "test_metric_figures": ("test_readers_are_one_subscription_whose_counts_stay",),
     # Sessions are ended in a dispatcher that runs on, or it is killed.
     "test_batches_in_part": (
         "test_a_batch_comes_again_whose_consumers_session_expired_amid_it",
