@@ -61,6 +61,8 @@ class ChangeLogPartitions:
             try:
                 return await handle.call("call", method, arguments, within_s=deadline - loop.time())
             except Timeout:
+                if loop.time() < deadline:
+                    raise  # the partition's own
                 raise Timeout(f"{partition} does not answer: look at its node") from None
             except (Moved, NotConnected, ServiceUnitNotReady) as error:
                 if isinstance(error, WrongNode) or loop.time() + PAUSE_S >= deadline:

@@ -426,8 +426,10 @@ class Controller:
         found = self._actors.handles.get(name)
         return found.raw if found is not None else None
 
-    async def dispatcher_gone(self, name: str) -> None:
+    async def dispatcher_gone(self, name: str, was_deleted: bool = False) -> None:
         """End a dispatcher whose subscription was removed; its name is free when this returns.
+
+        `was_deleted`: somebody wanted that, and it was not lost or refused.
 
         One that serves stays: the subscription was created anew meanwhile.
         """
@@ -435,7 +437,8 @@ class Controller:
             return
         if self._served is not None:
             self._served.dispatcher_left(name)
-            self._served.topics.ended.add(name)
+            if was_deleted:
+                self._served.topics.subscription_ended(TopicName.parse(topic_of_actor(name)), name)
         self._actors.kill(name)
         self._passivation.subscription_gone(topic_of_actor(name))
         await self._name_is_free(name)

@@ -25,7 +25,13 @@ from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.broker.serving.sleeper import Idle, Retired
 from pulsar_ray.clock import Clock
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import PulsarException, Timeout, TooManyActiveActors
+from pulsar_ray.errors import (
+    BrokerPersistenceError,
+    PulsarException,
+    Timeout,
+    TooManyActiveActors,
+    UnknownError,
+)
 from pulsar_ray.managed_ledger.store.wake_times import WAS_AWAKE
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.actor_names import parse_dispatcher_name, partition_name, topic_of_actor
@@ -484,6 +490,8 @@ async def _has_taken(handle: ActorHandle, method: str, arguments: dict[str, Any]
     """Whether an actor has carried out a control call, or never will."""
     try:
         await handle.call("call", method, arguments, within_s=STORE_DEADLINE_S)
+    except (UnknownError, BrokerPersistenceError):
+        return False  # nothing that it meant to say
     except PulsarException as error:
         return not error.retriable
     return True

@@ -60,8 +60,10 @@ class RayActor:
         with translated(what):
             try:
                 return await within(getattr(self.raw, method).remote(*arguments), within_s)
+            except ray.exceptions.RayError:
+                raise  # among them one that is a TimeoutError, too: the actor's own, of a disk for instance
             except asyncio.TimeoutError:
-                raise Timeout(f"{what} is not answered within {within_s:g} s") from None
+                raise Timeout(f"{what} is not answered within {within_s} s") from None
 
     def is_running(self) -> bool:
         """See ActorHandle."""

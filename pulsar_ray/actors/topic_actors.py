@@ -217,6 +217,7 @@ class TopicActors:
             if partition == row.name:
                 self._actors.kill(address)
                 del self.dispatchers[address]
+                self.topics.subscription_ended(TopicName.parse(row.name), address)
         for address, (partition, _) in list(self.trackers.items()):
             if partition == row.name:
                 self.end_tracker(address)
@@ -229,10 +230,13 @@ class TopicActors:
         for address in addresses:
             handle = self._actors.handles.get(address)
             if handle is not None:
-                # Nobody is connected to one that is dead for good.
-                with contextlib.suppress(Moved):
-                    stats = await handle.call("stats", within_s=CALL_DEADLINE_S)
-                    names += users_of(stats)
+                try:
+                    names += users_of(await handle.call("stats", within_s=CALL_DEADLINE_S))
+                except Moved:
+                    # Nobody is connected to one that is dead for good. One that falls asleep just now says so
+                    # itself, and its clients are not known to wait yet: whoever asks has to ask again.
+                    if handle.is_running():
+                        raise
         return names
 
     def dispatcher_started(self, row: PartitionRow, request: SubscriptionRequest) -> str:
@@ -241,7 +245,7 @@ class TopicActors:
         self.partition(row)
         if name not in self._actors.handles:
             may_create = self.topics.may_create_subscription(
-                TopicName.parse(row.name), name, asked=request.create, was_open=request.was_open
+                row, name, asked=request.create, was_open=request.was_open
             )
             store = self._store_to_start_beside(row)
             self._actors.check_room(store, 1)

@@ -186,7 +186,9 @@ class TopicCalls:
 
         A new one then starts afresh.
         """
-        self._broker.cluster.dispatcher_gone(dispatcher_name(route.topic, subscription, durable=True))
+        self._broker.cluster.dispatcher_gone(
+            dispatcher_name(route.topic, subscription, durable=True), was_deleted=True
+        )
 
     def ask_controller(
         self, method: str, *arguments: Any, was_done: Callable[[PulsarException], bool] = lambda _: False

@@ -143,7 +143,7 @@ class ClusterStay:
             try:
                 self._join()
             except UnsupportedVersionError as error:
-                self._tell(BrokerGone(str(error)))
+                self._tell(BrokerGone(error.text))
                 return
             except ConnectError as error:
                 if ray_job():  # the program itself has joined another one meanwhile

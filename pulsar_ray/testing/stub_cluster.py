@@ -51,6 +51,7 @@ from pulsar_ray.testing.stub_tracker import StubTrackers
 from pulsar_ray.testing.stub_tunnel import StubTunnel, TunnelCall
 from pulsar_ray.transport.actor_names import (
     dispatcher_name,
+    parse_dispatcher_name,
     parse_tracker_name,
     partition_name,
     topic_of_actor,
@@ -223,7 +224,8 @@ class StubCluster:
             self._lives.check_runs()
             if request.was_open:
                 self._topics.begin_again(topic)
-            if self._topics.partition(topic) is None:
+            row = self._topics.partition(topic)
+            if row is None:
                 raise TopicNotFound(f"the topic {request.topic} does not exist")
             if request.topic in self._lives.away:
                 raise WrongNode(self._lives.away[request.topic])
@@ -231,7 +233,7 @@ class StubCluster:
             if isinstance(running, StubDispatcher) and not running.is_dead and not running.is_missing:
                 return address
             allowed = self._topics.may_create_subscription(
-                topic, address, asked=request.create, was_open=request.was_open
+                row, address, asked=request.create, was_open=request.was_open
             )
             request = dataclasses.replace(request, create=allowed or not request.durable)
             with suppress(NotConnected):
@@ -319,7 +321,7 @@ class StubCluster:
     def tie_life(self, address: str, session_id: int, attachment: int, token: bytes) -> None:
         """All ends are in one process here, which dies as a whole."""
 
-    def dispatcher_gone(self, address: str) -> None:
+    def dispatcher_gone(self, address: str, *, was_deleted: bool = False) -> None:
         """End a dispatcher as Controller.dispatcher_gone does.
 
         A later subscribe starts a new one.
@@ -333,7 +335,8 @@ class StubCluster:
             if self._actors.get(address) is not actor:
                 return
             self._actors.pop(address, None)
-            self._topics.ended.add(address)
+            if was_deleted:
+                self._topics.subscription_ended(TopicName.parse(topic_of_actor(address)), address)
         if actor is not None:
             actor.kill()
         self.passivation.subscription_gone(topic_of_actor(address))
@@ -432,6 +435,9 @@ class StubCluster:
         names = {row.name for row in rows}
         gone = [address for address in self._actors if topic_of_actor(address) in names]
         actors = [self._actors.pop(address) for address in gone]
+        for address in gone:
+            if parse_dispatcher_name(address) is not None:
+                self._topics.subscription_ended(TopicName.parse(topic_of_actor(address)), address)
         self.passivation.deleted()
         self.trackers.end_of(names)
         for actor in actors:

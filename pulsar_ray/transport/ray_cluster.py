@@ -214,9 +214,9 @@ class RayCluster:
             RAY_CALLS.let_go(former)
         self._lives[name] = kept
 
-    def dispatcher_gone(self, address: str) -> None:
+    def dispatcher_gone(self, address: str, *, was_deleted: bool = False) -> None:
         """The subscription was deleted: its dispatcher leaves, so that a new one starts afresh."""
-        self.controller("dispatcher_gone", address)
+        self.controller("dispatcher_gone", address, was_deleted)
         self.forget(address)
 
     def is_starting(self, address: str) -> bool:

@@ -124,11 +124,11 @@ def test_who_subscribes_anew_while_another_one_unsubscribes_is_left_alone(
     anew: list[Consumer] = []
     gone = broker.cluster.dispatcher_gone
 
-    def after_somebody_else(address: str) -> None:
+    def after_somebody_else(address: str, *, was_deleted: bool) -> None:
         if not anew:
             monkeypatch.setattr(broker.cluster, "dispatcher_gone", gone)
             anew.append(later.subscribe(topic, "s"))
-        gone(address)
+        gone(address, was_deleted=was_deleted)
 
     monkeypatch.setattr(broker.cluster, "dispatcher_gone", after_somebody_else)
     leaving.unsubscribe()

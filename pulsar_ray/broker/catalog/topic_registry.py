@@ -59,28 +59,32 @@ class TopicRegistry:
         """Make a lost topic anew that no file knows, unless it was deleted.
 
         A client has it open; it was gone with its actor and its controller. Raises TopicNotFound for a
-        missing namespace.
+        missing namespace, NotAllowedError where the broker serves no such topics.
         """
-        is_lost = not (name.is_persistent or name.is_partition or self.is_known(name))
-        if is_lost and name.full not in self.ended:
+        is_stored = name.is_persistent or self.catalog.partition_count(name.partitioned_full)
+        if not (is_stored or self.is_known(name)) and name.full not in self.ended:
+            check_enabled(name, self._settings)
             self._check_namespace(name.namespace_name)
             self.unstored.add(name.full)
 
     def may_create_subscription(
-        self, topic: TopicName, dispatcher: str, *, asked: bool, was_open: bool
+        self, row: PartitionRow, dispatcher: str, *, asked: bool, was_open: bool
     ) -> bool:
         """Whether a dispatcher that is started now may create its subscription.
 
         One of a non-persistent topic is gone with its process. For consumers that had it open it begins anew,
         unless it was deleted.
         """
-        if topic.is_persistent:
-            return (
-                asked and self.policies.settings_of(topic.partitioned_full).allow_auto_subscription_creation
-            )
+        if TopicName.parse(row.name).is_persistent:
+            return asked and self.policies.settings_of(row.topic).allow_auto_subscription_creation
         if asked:
             self.ended.discard(dispatcher)
         return asked or (was_open and dispatcher not in self.ended)
+
+    def subscription_ended(self, topic: TopicName, dispatcher: str) -> None:
+        """Take in that a subscription was deleted; those of stored topics know it themselves."""
+        if not topic.is_persistent:
+            self.ended.add(dispatcher)
 
     def partition(self, name: TopicName) -> PartitionRow | None:
         """A partition, or topic without partitions, by its own name."""

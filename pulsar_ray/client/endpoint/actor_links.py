@@ -173,7 +173,7 @@ class ActorLinks:
                 if not self._by_address[address].has_endpoints:
                     self._by_address.pop(address).close()
         for address in gone:
-            self._connection.cluster.dispatcher_gone(address)
+            self._connection.cluster.dispatcher_gone(address, was_deleted=True)
 
     def _link(self, address: str, find: Callable[[], str], *, pushes: bool) -> ActorLink:
         with self._lock:

@@ -84,7 +84,7 @@ class WakePoll:
             is_out_of_touch = began_s - in_touch_s > OUT_OF_TOUCH_S
             try:
                 consumers = {address: link.awaited_consumers() for address, link in parked.items()}
-                woken = self._ask(consumers, 0.0 if is_out_of_touch else POLL_S)
+                woken = self._ask(number, consumers, 0.0 if is_out_of_touch else POLL_S)
             except (AlreadyClosed, ForkedClient):
                 return
             except PulsarException as error:
@@ -98,8 +98,12 @@ class WakePoll:
             for address in woken or ():
                 parked[address].wake()
 
-    def _ask(self, consumers: Mapping[str, Sequence[tuple[int, bool]]], timeout_s: float) -> list[str]:
+    def _ask(
+        self, number: int, consumers: Mapping[str, Sequence[tuple[int, bool]]], timeout_s: float
+    ) -> list[str]:
         with self._lock:
+            if number != self._calls:
+                return []  # a newer call may have been made already
             self._waiting += 1
         try:
             return self._cluster().await_wake(self._client_id, consumers, timeout_s)
@@ -114,11 +118,15 @@ class WakePoll:
         """
         if self._still_parked(number):
             return
-        with self._lock:
-            waits = number == self._calls and self._waiting > 0
-        if waits:
+        # Repeated: the call that waits may just be on its way, and come behind the one that is to end it.
+        while self._waits_in_vain(number):
             with contextlib.suppress(PulsarException):
-                self._ask({}, 0.0)
+                self._ask(number, {}, 0.0)
+            time.sleep(GATHER_S)
+
+    def _waits_in_vain(self, number: int) -> bool:
+        with self._lock:
+            return number == self._calls and self._waiting > 0
 
     def _still_parked(self, number: int) -> dict[str, ActorLink]:
         """The links to wait for, by address; none if a newer call waits."""

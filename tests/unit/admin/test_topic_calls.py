@@ -60,7 +60,7 @@ class StubBroker:
     def dispatcher(self, request: SubscriptionRequest, _timeout_s: float) -> str:
         return f"{request.topic} -> {request.subscription}"
 
-    def dispatcher_gone(self, address: str) -> None:
+    def dispatcher_gone(self, address: str, *, was_deleted: bool = False) -> None:
         self.asked.append(("gone", address))
 
     def ask(self, method: str, *arguments: Any, was_done: Callable[..., bool] | None = None) -> Any:

@@ -10,6 +10,7 @@ from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import NotAllowedError, TopicNotFound
 from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.transport.actor_names import dispatcher_name
 
 TOPIC = TopicName.parse("t")
 
@@ -121,3 +122,66 @@ def test_a_catalog_that_is_rebuilt_knows_what_was_prepared_and_not_added(
     assert indexes(topics) == [0, 1, 2, 3, 4]
     topics.create(lost, 2, running_stores)
     assert [row.partition_index for row in topics.rows_of(lost)] == [0, 1]
+
+
+PASSING = TopicName.parse("non-persistent://public/default/np")
+DISPATCHER = dispatcher_name(PASSING.full, "s", durable=True)
+
+
+def may_create(topics: TopicRegistry, *, asked: bool = False, was_open: bool = False) -> bool:
+    row = topics.partition(PASSING)
+    assert row is not None
+    return topics.may_create_subscription(row, DISPATCHER, asked=asked, was_open=was_open)
+
+
+@pytest.mark.parametrize("name", ["np", "np-partition-0"])
+def test_a_lost_topic_that_no_file_knows_begins_anew_unless_it_was_deleted(
+    topics: TopicRegistry, name: str
+) -> None:
+    topic = TopicName.parse(f"non-persistent://public/default/{name}")
+    topics.begin_again(topic)
+    assert topics.is_known(topic)
+    topics.forget(topic)
+    topics.begin_again(topic)
+    assert not topics.is_known(topic)
+    topics.resolve(topic, create=True, stores=running_stores)
+    topics.unstored.discard(topic.full)
+    topics.begin_again(topic)
+    assert topics.is_known(topic), "it was made anew since, and lost again"
+
+
+def test_what_files_know_or_the_broker_refuses_does_not_begin_anew(
+    topics: TopicRegistry, tmp_path: Path
+) -> None:
+    partitioned = TopicName.parse("non-persistent://public/default/parts")
+    topics.create(partitioned, 2, running_stores)
+    for name in (TOPIC, partitioned, TopicName.parse(f"{partitioned.full}-partition-7")):
+        topics.begin_again(name)
+    assert topics.topics("public/default") == [(partitioned.full, 2)]
+    off = TopicRegistry(topics.catalog, Settings(data_dir=str(tmp_path), enable_non_persistent_topics=False))
+    with pytest.raises(NotAllowedError, match="enable_non_persistent_topics"):
+        off.begin_again(PASSING)
+    assert not off.is_known(PASSING)
+
+
+def test_a_lost_subscription_begins_anew_for_its_consumers_unless_it_was_deleted(
+    topics: TopicRegistry,
+) -> None:
+    topics.begin_again(PASSING)
+    assert not may_create(topics), "an administrator's look makes none"
+    assert may_create(topics, was_open=True)
+    topics.subscription_ended(PASSING, DISPATCHER)
+    assert not may_create(topics, was_open=True)
+    assert may_create(topics, asked=True)
+    assert may_create(topics, was_open=True), "somebody has subscribed anew"
+
+
+def test_subscriptions_of_stored_topics_are_not_remembered(topics: TopicRegistry) -> None:
+    topics.create(TOPIC, 0, running_stores)
+    row = topics.partition(TOPIC)
+    assert row is not None
+    name = dispatcher_name(TOPIC.full, "s", durable=True)
+    topics.subscription_ended(TOPIC, name)
+    assert name not in topics.ended
+    assert not topics.may_create_subscription(row, name, asked=False, was_open=True)
+    assert topics.may_create_subscription(row, name, asked=True, was_open=False)

@@ -173,6 +173,30 @@ def test_the_call_ends_with_the_last_link_that_it_waits_for(controller: Controll
     wait_until(lambda: controller.calls[2:] == [[]] and not controller.waiting)
 
 
+def test_a_call_that_is_overtaken_by_the_one_that_ends_it_is_ended(
+    controller: Controller, poll: WakePoll, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await_wake, began, may_go_on = controller.await_wake, threading.Event(), threading.Event()
+
+    def slow(client_id: str, parked: dict[str, list[tuple[int, bool]]], timeout_s: float) -> Any:
+        if parked:
+            began.set()
+            assert may_go_on.wait(20)
+        elif not may_go_on.is_set():
+            may_go_on.set()
+            return []  # it has come first, and ended nothing
+        return await_wake(client_id, parked, timeout_s)
+
+    monkeypatch.setattr(controller, "await_wake", slow)
+    (link,) = add(poll, "a")
+    assert began.wait(20)
+    link.has_endpoints = False
+    poll.add(cast(ActorLink, link))
+    TIMER.end()
+    wait_until(lambda: controller.calls[:1] == [["a"]] and not controller.waiting)
+    assert [] in controller.calls
+
+
 def test_no_call_is_made_for_a_link_that_nobody_waited_for(controller: Controller, poll: WakePoll) -> None:
     (closed,) = gather(poll, "closed")
     closed.has_endpoints = False
