@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from pulsar_ray.broker.serving.tunnel_carrier import TunnelCarrier
-from pulsar_ray.errors import NotConnected
+from pulsar_ray.errors import AlreadyClosed, NotConnected
 from pulsar_ray.lane.connection import LaneConnection
 from pulsar_ray.testing.lossy_tunnel import LOSSY, PERFECT, FateSource
 from pulsar_ray.transport.cluster import AttachReply, Cluster
@@ -64,7 +64,8 @@ class TunnelLink(EchoLink):
         self._carrier = TunnelCarrier(self._loop)
         self._fates = FateSource(LOSSY if kind == "lossy" else PERFECT, seed)
         self._late: list[threading.Timer] = []
-        self._late_lock = threading.Lock()
+        self._lock = threading.Lock()
+        self._has_ended = False
         attached = AttachReply(4711, 1, TOKEN, 1, None, None, ("", ""), "", 1, {})
         self.connection = RayConnection(
             cast(Cluster, self), "the actor", attached, cast(Any, self.receiver), pushes=True
@@ -75,11 +76,13 @@ class TunnelLink(EchoLink):
         last_received, packets = arguments[-1]
         fate = self._fates.draw()
         future = None
-        if fate.after_s == 0.0:
-            for _ in range(fate.times):
-                future = self._call(last_received, packets)
-        elif fate.after_s is not None:
-            with self._late_lock:
+        with self._lock:
+            if self._has_ended:
+                raise AlreadyClosed("the actor has ended")
+            if fate.after_s == 0.0:
+                for _ in range(fate.times):
+                    future = self._call(last_received, packets)
+            elif fate.after_s is not None:
                 timer = threading.Timer(fate.after_s, self._call, (last_received, packets))
                 timer.start()
                 self._late.append(timer)
@@ -96,7 +99,9 @@ class TunnelLink(EchoLink):
 
     def close(self) -> None:
         self.connection.close()
-        with self._late_lock:
+        with self._lock:
+            # A call that came later would wait for a loop that has stopped.
+            self._has_ended = True
             late = list(self._late)
         for timer in late:
             timer.join()

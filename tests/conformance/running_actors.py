@@ -17,6 +17,7 @@ NEED_RUNNING_ACTORS: dict[str, tuple[str, ...]] = {
         "test_a_check_says_why_a_store_fails",
     ),
     "test_metric_figures": ("test_readers_are_one_subscription_whose_counts_stay",),
+    "test_non_persistent": ("test_nothing_is_kept_for_later",),
     # Sessions are ended in a dispatcher that runs on, or it is killed.
     "test_batches_in_part": (
         "test_a_batch_comes_again_whose_consumers_session_expired_amid_it",
