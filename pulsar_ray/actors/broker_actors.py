@@ -17,6 +17,8 @@ logger = logging.getLogger(__name__)
 PROBE_DEADLINE_S = 2.0
 SERVES_DEADLINE_S = 10.0
 RESTART_POLL_S = 0.05
+NAME_DEADLINE_S = 30.0
+NAME_POLL_S = 0.02
 END_DEADLINE_S = 8.0
 """Ray has ended a killed process by then; before 2.53 not one that is stopped."""
 
@@ -74,6 +76,13 @@ class BrokerActors:
         handle = self.forget(name)
         if handle is not None:
             handle.kill()
+
+    async def name_is_free(self, name: str) -> None:
+        """Wait until the name of one that was killed can be given again."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + NAME_DEADLINE_S
+        while name in self.system.names() and loop.time() < deadline:
+            await asyncio.sleep(NAME_POLL_S)
 
     async def restart(self, name: str) -> None:
         """End one as a crash would; returns once it has started again."""

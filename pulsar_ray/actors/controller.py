@@ -56,7 +56,6 @@ WATCH_INTERVAL_S = 5.0
 CALL_DEADLINE_S = 30.0
 STATS_DEADLINE_S = 3.0
 CATCH_UP_S = 20.0
-NAME_POLL_S = 0.02
 WAKING_POLICIES = ("retention", "message_ttl", "backlog_quota", "inactive_topic_policies")
 """Policies by which time brings something for partitions that sleep."""
 
@@ -441,12 +440,7 @@ class Controller:
                 self._served.topics.subscription_ended(TopicName.parse(topic_of_actor(name)), name)
         self._actors.kill(name)
         self._passivation.subscription_gone(topic_of_actor(name))
-        await self._name_is_free(name)
-
-    async def _name_is_free(self, name: str) -> None:
-        deadline = asyncio.get_running_loop().time() + CALL_DEADLINE_S
-        while name in self._system.names() and asyncio.get_running_loop().time() < deadline:
-            await asyncio.sleep(NAME_POLL_S)
+        await self._actors.name_is_free(name)
 
     async def delayed_tracker(self, topic: str, subscription: str) -> str:
         """The actor name of the tracker of a subscription's delayed messages, started if none runs.
@@ -460,7 +454,7 @@ class Controller:
     async def end_tracker(self, name: str) -> None:
         """End a tracker that has nothing to do; its name is free when this returns."""
         (await self._serving()).end_tracker(name)
-        await self._name_is_free(name)
+        await self._actors.name_is_free(name)
 
     # --- sleeping actors --------------------------------------------------------------------------
 

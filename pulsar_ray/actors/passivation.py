@@ -49,8 +49,6 @@ IDLE_DEADLINE_S = 2.0
 DUTY_DEADLINE_S = 60.0
 LEFT_DEADLINE_S = 60.0
 STORE_DEADLINE_S = 5.0
-NAME_DEADLINE_S = 30.0
-NAME_POLL_S = 0.02
 PUT_OFF_MS = 60_000
 ROOM_DEADLINE_S = 10.0
 LOOK_AGAIN_S = 0.5
@@ -278,14 +276,8 @@ class Passivation:
         _, subscription, is_durable = parse_dispatcher_name(name) or ("", "", True)
         of = subscription if is_durable else "readers"
         event(logger, "has gone to sleep", topic=departure.partition, subscription=of)
-        await self._name_is_free(name)
+        await self._actors.name_is_free(name)
         return retired
-
-    async def _name_is_free(self, name: str) -> None:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + NAME_DEADLINE_S
-        while name in self._actors.system.names() and loop.time() < deadline:
-            await asyncio.sleep(NAME_POLL_S)
 
     async def _note(self, partition: str, retired: Retired) -> None:
         """Let the store keep watch for what time brings to a partition that sleeps."""

@@ -127,11 +127,6 @@ def raylet_socket() -> str:
     return str(node.raylet_socket_name)
 
 
-def alive_nodes() -> list[str]:
-    """The ids of the nodes that are there."""
-    return list(alive_hosts())
-
-
 def alive_hosts() -> dict[str, str]:
     """The host names of the nodes that are there, by node id."""
     nodes: Any = ray.nodes

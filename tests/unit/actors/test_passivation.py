@@ -103,13 +103,9 @@ class World:
         self.when_started: Callable[[str], None] = lambda _: None
         self.left_consumers: Callable[[str], tuple[int, ...]] = lambda _: ()
 
-    # BrokerActors and their system
-    @property
-    def system(self) -> World:
-        return self
-
-    def names(self) -> list[str]:
-        return list(self.handles)
+    # BrokerActors
+    async def name_is_free(self, name: str) -> None:
+        assert name not in self.handles
 
     def kill(self, name: str) -> None:
         self.log.append(f"kill {name}")
