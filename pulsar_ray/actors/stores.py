@@ -68,7 +68,12 @@ class Stores:
     def _handle(self, node_id: str) -> ActorHandle:
         if node_id not in self._handles:
             self._handles[node_id] = self._system.create(
-                ActorKind.STORE, store_name(node_id[:8]), node_id, self._data_dir, self._settings
+                ActorKind.STORE,
+                store_name(node_id[:8]),
+                node_id,
+                self._data_dir,
+                self._settings,
+                self._system,
             )
         return self._handles[node_id]
 

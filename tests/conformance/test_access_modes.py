@@ -175,6 +175,7 @@ def test_a_waiting_producer_leaves_with_its_client(broker: Broker, transport: st
     waiting(broker, topic, 0)
 
 
+@pytest.mark.usefixtures("carriers_are_kept")  # who asks again behind the takeover waits for the new holder
 def test_a_takeover_refuses_those_that_wait(broker: Broker) -> None:
     topic = broker.topic()
     holder = broker.client().create_producer(topic, access_mode=EXCLUSIVE)

@@ -193,7 +193,7 @@ async def test_everything_refuses_after_its_close(broker: Broker) -> None:
     waiting = asyncio.create_task(reader.read_next())
     await turns(3)
     for closable in (producer, consumer):
-        assert closable.is_connected()
+        await until(closable.is_connected)
         await closable.close()
         assert not closable.is_connected()
         with pytest.raises(AlreadyClosed):

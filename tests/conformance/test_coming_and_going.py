@@ -133,7 +133,7 @@ def test_who_subscribes_anew_while_another_one_unsubscribes_is_left_alone(
     monkeypatch.setattr(broker.cluster, "dispatcher_gone", after_somebody_else)
     leaving.unsubscribe()
     assert send_until_received(client.create_producer(topic), anew[0])
-    assert anew[0].is_connected()
+    wait_until(anew[0].is_connected, what="it is connected")
 
 
 @pytest.mark.parametrize("is_stored", [True, False])

@@ -150,6 +150,7 @@ def test_no_more_wait_than_the_total_queue_but_a_message_or_batch_of_each_partit
         left.remove(value)
 
 
+@pytest.mark.usefixtures("carriers_are_kept")  # what is sent on a new one goes in packets of its own
 def test_credit_goes_with_the_acknowledgment_of_a_table(
     broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

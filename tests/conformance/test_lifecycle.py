@@ -56,7 +56,7 @@ def test_everything_refuses_after_its_close(broker: Broker, client: Client) -> N
     consumer = client.subscribe(topic, "s")
     reader = client.create_reader(topic, MessageId.earliest)
     for closable in (producer, consumer, reader):
-        assert closable.is_connected()
+        wait_until(closable.is_connected, what="it is connected")
         closable.close()
         assert not closable.is_connected()
         with pytest.raises(AlreadyClosed):

@@ -81,8 +81,8 @@ def test_publishing_elsewhere_wakes_a_parked_consumer(
     producer.send(b"before")
     assert values(consumer, 1, acknowledge=True) == [b"before"]
     park(broker, topic, consumer, producer)
-    assert consumer.is_connected()
-    assert producer.is_connected()
+    wait_until(consumer.is_connected, what="it is connected")
+    wait_until(producer.is_connected, what="it is connected")
     assert_quiet(consumer)
     assert runs_of(broker, topic) == 0, "waiting for a message needs nobody"
     other = broker.client().create_producer(topic)
@@ -328,7 +328,7 @@ def test_a_parked_reader_goes_on_behind_what_it_has_read(broker: Broker, client:
         assert reader.read_next(WAIT_MS).data() == late.read_next(WAIT_MS).data() == b"%d" % number
         wait_until(lambda: view.get("k") == b"%d" % number)  # noqa: B023
         park(broker, topic, reader, late, producer)
-    assert reader.is_connected()
+    wait_until(reader.is_connected, what="it is connected")
 
 
 def test_a_consumer_of_several_topics_is_woken_by_one_of_them(
@@ -517,7 +517,7 @@ def test_unpickled_handles_are_parked(
     producer, consumer = (pickled(broker.client(), handle, monkeypatch) for handle in made)
     assert isinstance(consumer, Consumer)
     for handle in (*made, producer, consumer):
-        assert handle.is_connected()  # type: ignore[attr-defined]
+        wait_until(handle.is_connected, what="it is connected")  # type: ignore[attr-defined]
     made[1].close()
     park(broker, topic, made[0], producer, consumer)
     made[0].send(b"x")
@@ -537,7 +537,7 @@ async def test_asyncio_handles_are_parked(broker: Broker) -> None:
 
     async def parked() -> None:
         await asyncio.to_thread(park, broker, topic, consumer, producer, reader)
-        assert consumer.is_connected()
+        await until(consumer.is_connected)
 
     for number in range(3):
         await producer.send(b"%d" % number)

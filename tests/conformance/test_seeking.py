@@ -471,7 +471,7 @@ def test_unsubscribing_is_refused_while_others_are_connected(broker: Broker, cli
     first, second = (client.subscribe(topic, "s", ConsumerType.Shared) for _ in range(2))
     with pytest.raises(BrokerMetadataError, match="other consumers"):
         first.unsubscribe()
-    assert first.is_connected()
+    wait_until(first.is_connected, what="it is connected")
     second.close()
     first.unsubscribe()
 

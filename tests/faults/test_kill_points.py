@@ -243,6 +243,18 @@ def test_lane_comes_back_without_the_controller(broker: Broker, topic: str) -> N
         broker.thaw(controller)
 
 
+def test_frozen_controller_is_replaced(broker: Broker, topic: str) -> None:
+    client = broker.client()
+    client.create_producer(topic).send(b"0")
+    former = broker.freeze(CONTROLLER)
+    try:
+        broker.wait_for_other(CONTROLLER, former)
+    finally:
+        broker.thaw(former)
+    consumer = subscribe(client, topic)
+    assert receive_acknowledged(consumer, 1) == [b"0"]
+
+
 def test_dispatcher_dies_before_it_has_registered_its_subscription(broker: Broker, topic: str) -> None:
     client = broker.client()
     client.create_producer(topic).send(b"0")
