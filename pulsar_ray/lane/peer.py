@@ -41,8 +41,10 @@ def check_listener(sock: socket.socket, path: str | Path, *also_trusted: int) ->
     """Raise UntrustedPath if who listens on a connected Unix socket is another user.
 
     To be called before anything is sent. Root is trusted, and so are the users in `also_trusted`. A socket of
-    another kind passes.
+    another kind passes. Raises OSError if nobody has taken the connection.
     """
+    # A signal may end `connect` before there was room in the listener's backlog: for Python it is connected.
+    sock.getpeername()
     peer = peer_credentials(sock)
     if peer is not None and not is_trusted_user(peer.uid) and peer.uid not in also_trusted:
         raise UntrustedPath(

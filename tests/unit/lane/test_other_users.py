@@ -62,6 +62,12 @@ def test_a_user_who_is_known_to_listen_there_may(tmp_path: Path) -> None:
         assert listener.received_bytes() == 0
 
 
+def test_who_was_never_accepted_is_no_other_user(tmp_path: Path) -> None:
+    # As behind a `connect` that a signal ended: the kernel knows no user then.
+    with socket.socket(socket.AF_UNIX) as connection, pytest.raises(OSError, match="not connected"):
+        check_listener(connection, tmp_path / "socket")
+
+
 def test_own_listeners_and_ports_pass(tmp_path: Path) -> None:
     with ServerThread(tmp_path) as server:
         for address in (server.unix, server.tcp):
