@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from pulsar_ray.errors import (
@@ -95,11 +96,13 @@ class TopicCalls:
         """
 
         def ask(left_s: float) -> Any:
+            call = partial(self._broker.cluster.call, route.address, "call", method, arguments)
             try:
-                return self._broker.cluster.call(route.address, "call", method, arguments, timeout_s=left_s)
+                return call(timeout_s=left_s)
             except Moved:
+                # It sleeps, and is started by this look: at once, before it may fall asleep again.
                 self._check_there(route)
-                raise
+                return call(timeout_s=left_s)
 
         again = (Moved, NotConnected, ServiceUnitNotReady)
         return until(self.timeout_s, ask, again=again)

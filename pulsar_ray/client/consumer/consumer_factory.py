@@ -5,6 +5,7 @@ Partitions that are away are opened when they are back.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import secrets
@@ -25,6 +26,7 @@ from pulsar_ray.client.received.segment_files import SegmentFiles
 from pulsar_ray.errors import (
     AlreadyClosed,
     InvalidConfiguration,
+    NotAllowedError,
     OperationNotSupported,
     PulsarException,
     SubscriptionNotFound,
@@ -221,6 +223,12 @@ class ConsumerFactory:
                 if refusals > MAX_REFUSALS or time.monotonic() > deadline:
                     raise
                 self._links.replace_dispatcher(partition.link)
+            except NotAllowedError:
+                # A dispatcher that could not create the subscription keeps what was asked of it. The next
+                # consumer may ask for something else, and is not to be refused for that.
+                with contextlib.suppress(PulsarException):
+                    self._links.replace_dispatcher(partition.link)
+                raise
             except AlreadyClosed:
                 # Not the client: another thread unsubscribed just now.
                 if not partition.link.is_closed:
