@@ -219,6 +219,13 @@ class Passivation:
         leave.add_done_callback(partial(self._left, partition))
         return leave
 
+    async def leave_now(self, partition: str, *, with_clients: bool) -> None:
+        """Let the actors of a partition leave that are not used at this moment."""
+        group = self._group(partition)
+        if group.actor is not None and partition not in self._leaving:
+            departure = Departure(partition, group.dispatchers, group.actor, with_clients)
+            await asyncio.wait((self._begin_leave(departure, 0),))
+
     def _left(self, partition: str, leave: asyncio.Task[Any]) -> None:
         del self._leaving[partition]
         if not leave.cancelled() and (error := leave.exception()) is not None:

@@ -6,17 +6,17 @@ The real server and session host run on an owner loop.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import queue
 import threading
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, cast
 
-from pulsar_ray.broker.catalog.topic_ending import users_of
 from pulsar_ray.broker.partition.non_persistent.non_persistent_partition import NonPersistentPartitionServer
 from pulsar_ray.broker.partition.partition_server import PartitionServer
 from pulsar_ray.broker.partition.partition_start import start_partition
@@ -25,7 +25,7 @@ from pulsar_ray.broker.serving.owner_loop import DiskThread, OwnerLoop
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.running_clock import RunningClock
 from pulsar_ray.broker.serving.session_host import SessionHost
-from pulsar_ray.broker.serving.sleeper import Retired, Sleeper, SleepingServer
+from pulsar_ray.broker.serving.sleeper import Idle, Retired, Sleeper, SleepingServer
 from pulsar_ray.broker.subscription.cursor_flusher import CursorFlusher
 from pulsar_ray.broker.subscription.dispatcher_server import DispatcherServer
 from pulsar_ray.broker.subscription.dispatcher_start import new_dispatcher, start_dispatcher
@@ -35,10 +35,8 @@ from pulsar_ray.config import Settings
 from pulsar_ray.errors import (
     BrokerPersistenceError,
     Moved,
-    NotAllowedError,
     NotConnected,
     PulsarException,
-    SubscriptionNotFound,
     Timeout,
 )
 from pulsar_ray.ledger.disk import Disk
@@ -47,15 +45,27 @@ from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.partition_directories import TopicIdentity
 from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.testing.stub_process import AskedCluster, StubProcess
-from pulsar_ray.transport.actor_names import partition_name
+from pulsar_ray.transport.actor_names import partition_name, topic_of_actor
 from pulsar_ray.transport.cluster import Cluster, SubscriptionRequest
 
-T = TypeVar("T")
 NODE_ADDRESS = "127.0.0.1"
+_LIVES = itertools.count(1)
 _START_TIMEOUT_S = 30.0
 _KILL_PATIENCE_S = 2.0
 _STOP_PATIENCE_S = 10.0
 _FREEZE_S = 5.0
+_REPORT_S = 5.0
+
+
+class ActorsOfStub(Protocol):
+    """Their system, as actors know it."""
+
+    cluster: AskedCluster
+    withholds_policies: bool
+
+    def effective(self, topic: str, update: PolicyUpdate) -> PolicyUpdate: ...
+
+    def fatal(self, actor: StubActor, error: BaseException) -> None: ...
 
 
 class StubActor:
@@ -69,37 +79,73 @@ class StubActor:
     def __init__(
         self,
         address: str,
+        system: ActorsOfStub,
         settings: Settings,
         policies: PolicyUpdate,
         lane_directory: Path,
         clock: Clock,
-        on_fatal: Callable[[StubActor, BaseException], None],
+        former: Sequence[StubActor],
         *,
-        is_restarted: bool = False,
+        is_restarted: bool,
     ) -> None:
+        """`former` lives of this actor have to let go of its files first."""
         self.address = address
+        self.topic = topic_of_actor(address)
+        self._system = system
+        self._former = former
+        self._is_restarted = is_restarted
         self.in_force = PoliciesInForce(settings, policies, is_stale=is_restarted)
         self.clock = RunningClock(clock)
         self.owner = OwnerLoop(f"owner {address}", on_fatal=self._fatal)
         self.is_dead = False
-        self._on_fatal = on_fatal
+        self._number = next(_LIVES)
         self._calls: set[Future[Any]] = set()
         self._lock = threading.Lock()
         self._sleeper: Sleeper | None = None
+        self._has_retired = False
         self._thawed = threading.Event()
         self._thawed.set()
         self._ended = threading.Event()
         # As in a broker actor: sessions of a former life must not be mistaken for new ones.
         first_id = int.from_bytes(os.urandom(5), "little") << 20 | 1
         self.host = SessionHost(self.owner.loop, lane_directory, NODE_ADDRESS, settings, self.clock, first_id)
-        self._starting: Future[None] = self.owner.submit(self._start)
+        self.cluster = cast(Cluster, StubProcess(system.cluster, lambda: self.is_dead))
+        self._starting: Future[None] = self.owner.submit(self._begin)
 
-    async def _start(self) -> None:
+    async def _begin(self) -> None:
+        for life in self._former:
+            await asyncio.to_thread(life.wait_ended)
+        server = await self._start()
+        seconds = self.in_force.settings.idle_actor_passivation_seconds
+        self._sleeper = Sleeper(server, self.host, self.clock, self.owner.loop, seconds, self._report_idle)
+        if self._is_restarted and not self._system.withholds_policies:
+            self._in_a_thread(self._learn_policies)
+
+    async def _start(self) -> SleepingServer:
         raise NotImplementedError
+
+    def _in_a_thread(self, work: Callable[[], object]) -> None:
+        """Tell or ask the controller something; what is lost is told again."""
+
+        def run() -> None:
+            with suppress(PulsarException, CancelledError):
+                work()
+
+        threading.Thread(target=run, name=f"of {self.address}", daemon=True).start()
+
+    def _learn_policies(self) -> None:
+        """Ask the controller, as a restarted actor does."""
+        update = self.cluster.controller("policies_for", self.topic, timeout_s=_START_TIMEOUT_S)
+        self.result(self.start_call("apply_policies", (update,)), _START_TIMEOUT_S)
+
+    def _report_idle(self, idle: Idle) -> None:
+        self._in_a_thread(
+            lambda: self.cluster.controller("report_idle", self.address, idle, timeout_s=_REPORT_S)
+        )
 
     def _fatal(self, error: BaseException) -> None:
         if not self.is_dead:
-            self._on_fatal(self, error)
+            self._system.fatal(self, error)
 
     def _disks(self) -> list[DiskThread]:
         raise NotImplementedError
@@ -152,7 +198,7 @@ class StubActor:
         if error is not None and may_start_again(error):
             with self._lock:
                 if not self.is_dead and self._start_error() is error:
-                    self._starting = self.owner.submit(self._start)
+                    self._starting = self.owner.submit(self._begin)
 
     def attach(
         self, client_id: str, protocol_version: int, want_tcp: bool, attempt: int, timeout_s: float
@@ -163,72 +209,75 @@ class StubActor:
         reply: dict[str, Any] = self.result(call, timeout_s)
         return reply
 
-    async def carry_out(self, method: str, *arguments: Any) -> Any:
-        """Call a Ray method of the actor. Raises Moved once it sleeps."""
-        if self._sleeper is not None and self._sleeper.has_left:
-            raise Moved(f"{self.address} has gone to sleep")
-        return await getattr(self, method)(*arguments)
+    # --- the Ray methods of the actor ------------------------------------------------------------
+
+    def start_call(self, method: str, arguments: tuple[Any, ...]) -> Future[Any]:
+        """Start a Ray method of the actor, which raises Moved once asleep.
+
+        Raises NotConnected once dead.
+        """
+
+        async def run() -> Any:
+            if self._sleeper is not None and self._sleeper.has_left:
+                raise Moved(f"{self.address} has gone to sleep: resolve its topic again")
+            return await getattr(self, method)(*arguments)
+
+        return self.submit(run)
+
+    async def _served(self) -> Any:
+        """The server, once it serves. Raises what starting was refused with."""
+        self._check_start()
+        await asyncio.shield(asyncio.wrap_future(self._starting))
+        return self.server
+
+    async def probe(self) -> int:
+        """See LaneActor.probe; each life has a number of its own, as each process has."""
+        return self._number
 
     async def call(self, method: str, arguments: dict[str, Any]) -> Any:
-        """The actor's Ray method of this name."""
-        raise NotImplementedError
+        """See TopicPartition.call."""
+        return await (await self._served()).call(method, arguments)
 
     async def stats(self) -> dict[str, Any]:
-        """The actor's Ray method of this name."""
-        raise NotImplementedError
-
-    def connected(self, timeout_s: float) -> list[str]:
-        """Name the connected producers and consumers; nobody once dead, and before it serves."""
-        if self.server is None:
-            return []
+        """See TopicPartition.stats."""
         try:
-            stats = self.result(self.submit(self.stats), timeout_s)
-        except NotConnected:
-            return []
-        return users_of(stats)
+            server = await self._served()
+        except PulsarException as error:
+            return {"refused": str(error)}
+        return {**await self._stats_of(server), "pid": os.getpid()}
+
+    async def _stats_of(self, server: Any) -> dict[str, Any]:
+        stats: dict[str, Any] = server.stats()
+        return stats
+
+    async def health(self) -> dict[str, Any]:
+        """See LaneActor.health."""
+        return {}
 
     async def apply_policies(self, update: PolicyUpdate) -> None:
-        """The actor's Ray method of this name."""
+        """See LaneActor.apply_policies; settings that the test overrides hold in place of them."""
+        update = self._system.effective(self.topic, update)
         if self.server is None:
             self.in_force.take(update)
         else:
             await self.server.apply_policies(update)
 
-    # --- sleeping ------------------------------------------------------------------------------------------
+    async def idle(self) -> Idle | None:
+        """See LaneActor.idle."""
+        return None if self._sleeper is None else self._sleeper.idle()
 
-    def _sleeping_server(self) -> SleepingServer | None:
-        """The server, once it serves."""
-        raise NotImplementedError
-
-    def activity(self) -> Hashable | None:
-        """See `SleepingServer.activity`; None also while the actor does not serve."""
-        server = self._sleeping_server()
-        return None if server is None else server.activity()
-
-    def retire(self, *, with_clients: bool, timeout_s: float = _START_TIMEOUT_S) -> Retired | None:
-        """Put the actor to sleep if nothing is under way; it ends then."""
-        server = self._sleeping_server()
-        if server is None or self.is_dead:
+    async def retire(self, least_idle_ms: int, with_clients: bool) -> Retired | None:
+        """See LaneActor.retire."""
+        if self._start_error() is not None:
+            return Retired()
+        if self._sleeper is None:
             return None
-        sleeper = self._sleeper = Sleeper(server, self.host, self.clock, self.owner.loop, 0, lambda _: None)
-        try:
-            retired: Retired | None = self.result(
-                self.submit(lambda: sleeper.retire(0, with_clients=with_clients)), timeout_s
-            )
-        except NotConnected:
-            return None
-        if retired is not None:
-            self._end_retired()
+        retired = await self._sleeper.retire(least_idle_ms, with_clients=with_clients)
+        self._has_retired = retired is not None
         return retired
 
-    def _end_retired(self) -> None:
-        with self._lock:
-            if self.is_dead:
-                return
-            self.is_dead = True
-        self._end_disks()
-        self.owner.stop()
-        self._ended.set()
+    async def shutdown(self) -> None:
+        """Do nothing: `stop` ends the actors of a stub cluster in order."""
 
     # --- ending --------------------------------------------------------------------------------------------
 
@@ -263,6 +312,12 @@ class StubActor:
                 return
             self.is_dead = True
         self.thaw()
+        if self._has_retired:
+            # All is closed, and on disk.
+            self._end_disks()
+            self.owner.stop()
+            self._ended.set()
+            return
         try:
             # In the middle of its start nobody could say which locks to drop. One that waits for its
             # partition has none yet, or its cursor's.
@@ -336,68 +391,73 @@ class StubPartition(StubActor):
 
     def __init__(
         self,
-        directory: Path,
+        address: str,
+        directory: str,
         identity: TopicIdentity,
-        settings: Settings,
-        policies: PolicyUpdate,
-        lane_directory: Path,
-        clock: Clock,
-        disk: Disk,
-        on_fatal: Callable[[StubActor, BaseException], None],
-        on_unused: Callable[[], None],
-        *,
         must_exist: bool,
-        when_made: Callable[[], None],
+        disk: Disk,
+        *shared: Any,
+        is_restarted: bool,
     ) -> None:
-        self._on_unused = on_unused
-        self._directory = directory
+        self.directory = Path(directory)
         self._identity = identity
         self._must_exist = must_exist
-        self._when_made = when_made
         self._disk = disk
         self._held: HeldLock | None = None
         self.server: PartitionServer | None = None
-        super().__init__(partition_name(identity.topic), settings, policies, lane_directory, clock, on_fatal)
+        super().__init__(address, *shared, is_restarted=is_restarted)
 
     def _acquire_lock(self, path: Path) -> HeldLock:
         self._held = take_lock(path)
         return self._held
 
     def _open_ledger(self) -> ManagedLedger:
+        must_exist = self._must_exist or (self._is_restarted and self._was_made())
         ledger = ManagedLedger.open(
-            self._directory,
+            self.directory,
             self._identity,
             self.in_force.settings,
             self.clock.now_ms(),
-            must_exist=self._must_exist,
+            must_exist=must_exist,
             acquire_lock=self._acquire_lock,
             disk=self._disk,
         )
-        with suppress(PulsarException):  # the next start tells it again
-            self._when_made()
+        if not self._must_exist:
+            self._in_a_thread(self._tell_made)
         return ledger
 
-    async def _start(self) -> None:
+    def _was_made(self) -> bool:
+        """Ask the controller, as a restarted TopicPartition does."""
+        made: bool = self.cluster.controller("was_made", self.topic, timeout_s=_START_TIMEOUT_S)
+        return made
+
+    def _tell_made(self) -> None:
+        self.cluster.controller("made", self.topic, timeout_s=_START_TIMEOUT_S)
+
+    async def _start(self) -> SleepingServer:
         self.server = await start_partition(
             self._open_ledger,
-            self._directory,
+            self.directory,
             self.in_force,
             self.clock,
             self.host,
             self._fatal,
-            self._on_unused,
+            self._report_unused,
         )
-
-    async def call(self, method: str, arguments: dict[str, Any]) -> Any:
-        assert self.server is not None
-        return await self.server.call(method, arguments)
-
-    async def stats(self) -> dict[str, Any]:
-        assert self.server is not None
-        return {**await self.server.gather_stats(), "pid": os.getpid()}
-
-    def _sleeping_server(self) -> SleepingServer | None:
         return self.server
+
+    def _report_unused(self) -> None:
+        self._in_a_thread(lambda: self.cluster.controller("report_unused", self.topic, timeout_s=_REPORT_S))
+
+    async def _stats_of(self, server: Any) -> dict[str, Any]:
+        stats: dict[str, Any] = await server.gather_stats()
+        return stats
+
+    async def trim_now(self) -> bool:
+        """See TopicPartition.trim_now."""
+        server = await self._served()
+        await server.trim_now()
+        return bool(server.is_unused)
 
     def _disks(self) -> list[DiskThread]:
         return [self.server._disk] if self.server is not None else []  # noqa: SLF001
@@ -415,39 +475,20 @@ class StubPartition(StubActor):
 class StubDispatcher(StubActor):
     """A SubscriptionDispatcher."""
 
-    def __init__(
-        self,
-        address: str,
-        request: SubscriptionRequest,
-        cluster: AskedCluster,
-        settings: Settings,
-        policies: PolicyUpdate,
-        lane_directory: Path,
-        clock: Clock,
-        on_fatal: Callable[[StubActor, BaseException], None],
-        *,
-        is_restarted: bool,
-        answered: PolicyUpdate | None,
-    ) -> None:
+    def __init__(self, address: str, request: SubscriptionRequest, *shared: Any, is_restarted: bool) -> None:
         self.request = request
-        self._cluster = cast(Cluster, StubProcess(cluster, lambda: self.is_dead))
-        self.created_with = policies
-        """The policies that each later life begins with."""
-        self._answered = answered
         self.server: DispatcherServer | None = None
         self._made: DispatcherServer | None = None
         """The server before it serves, too.
 
         It may wait for its partition with its cursor open.
         """
-        super().__init__(
-            address, settings, policies, lane_directory, clock, on_fatal, is_restarted=is_restarted
-        )
+        super().__init__(address, *shared, is_restarted=is_restarted)
 
-    async def _start(self) -> None:
+    async def _start(self) -> SleepingServer:
         self._made = new_dispatcher(
             self.request,
-            self._cluster,
+            self.cluster,
             partition_name(self.request.topic),
             self.in_force,
             self.clock,
@@ -456,36 +497,17 @@ class StubDispatcher(StubActor):
         )
         await start_dispatcher(self._made, self.host)
         self.server = self._made
-        # A restarted actor asks the controller.
-        if self._answered is not None:
-            await self.server.apply_policies(self._answered)
-
-    async def call(self, method: str, arguments: dict[str, Any]) -> Any:
-        assert self.server is not None
-        return await self.server.call(method, arguments)
-
-    async def stats(self) -> dict[str, Any]:
-        assert self.server is not None
-        await self.server.look_around()
-        return {**self.server.stats(), "pid": os.getpid()}
-
-    def _sleeping_server(self) -> SleepingServer | None:
         return self.server
 
-    def serves(self, timeout_s: float) -> bool:
-        """Whether its subscription is there; waits while it starts."""
-        with suppress(PulsarException, CancelledError):
-            self.serving(timeout_s)
-            if self.server is not None:
-                return bool(self.result(self.submit(self.server.serves), timeout_s))
-        return False
+    async def _stats_of(self, server: Any) -> dict[str, Any]:
+        await server.look_around()
+        return await super()._stats_of(server)
 
-    @property
-    def is_missing(self) -> bool:
-        """The subscription was not there and might not be created."""
-        return self._starting.done() and isinstance(
-            self._starting.exception(), SubscriptionNotFound | NotAllowedError
-        )
+    async def serves(self) -> bool:
+        """See SubscriptionDispatcher.serves."""
+        with suppress(PulsarException):
+            await self._served()
+        return self.server is not None and await self.server.serves()
 
     def _disks(self) -> list[DiskThread]:
         return [] if self._made is None else list(self._made.disks)
@@ -524,35 +546,21 @@ def _forget_jobs(disk: DiskThread) -> None:
 class StubNonPersistentPartition(StubActor):
     """A TopicPartition of a non-persistent topic."""
 
-    def __init__(
-        self,
-        topic: str,
-        settings: Settings,
-        policies: PolicyUpdate,
-        lane_directory: Path,
-        clock: Clock,
-        on_fatal: Callable[[StubActor, BaseException], None],
-    ) -> None:
-        self._topic = topic
+    def __init__(self, address: str, *shared: Any, is_restarted: bool) -> None:
         self.server: NonPersistentPartitionServer | None = None
-        super().__init__(partition_name(topic), settings, policies, lane_directory, clock, on_fatal)
+        super().__init__(address, *shared, is_restarted=is_restarted)
 
-    async def _start(self) -> None:
+    async def _start(self) -> SleepingServer:
         await self.host.start()
         self.server = NonPersistentPartitionServer(
-            self._topic, self.in_force, self.clock, self.owner.loop, self.host, self._fatal
+            self.topic, self.in_force, self.clock, self.owner.loop, self.host, self._fatal
         )
-
-    async def call(self, method: str, arguments: dict[str, Any]) -> Any:
-        assert self.server is not None
-        return await self.server.call(method, arguments)
-
-    async def stats(self) -> dict[str, Any]:
-        assert self.server is not None
-        return {**self.server.stats(), "pid": os.getpid()}
-
-    def _sleeping_server(self) -> SleepingServer | None:
         return self.server
+
+    async def trim_now(self) -> bool:
+        """See TopicPartition.trim_now."""
+        await self._served()
+        return False
 
     def _disks(self) -> list[DiskThread]:
         return []

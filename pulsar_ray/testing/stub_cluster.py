@@ -1,27 +1,35 @@
 """A broker in this process without Ray.
 
-The real servers, lanes and files stand behind the `Cluster` protocol.
+The real controller, servers, lanes and files stand behind the `Cluster` protocol.
 
-Partitions and dispatchers are the broker's own objects, each on an owner loop of its own; only naming,
-placement and restarting are imitated. Hooks kill actors as a SIGKILL would, keep them down, and spoil the
+Controller, partitions and dispatchers are the broker's own objects, each on an owner loop of its own; only
+processes are imitated (`stub_actors`). Hooks kill actors as a SIGKILL would, keep them down, and spoil the
 tunnel.
 """
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import pickle
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import CancelledError
+from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pulsar_ray.broker.catalog.catalog import Catalog, PartitionRow
-from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
-from pulsar_ray.broker.partition.sleeping_partition import describe_sleeping, describe_unstored
+from pulsar_ray.actors.actor_system import ActorKind
+from pulsar_ray.actors.controller import Controller
+from pulsar_ray.broker.catalog.catalog import Catalog
+from pulsar_ray.broker.catalog.founding import CatalogOrder
+from pulsar_ray.broker.figures.actor_report import ActorReport
+from pulsar_ray.broker.serving.owner_loop import OwnerLoop
 from pulsar_ray.clock import Clock, SystemClock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import (
@@ -31,35 +39,70 @@ from pulsar_ray.errors import (
     PulsarException,
     ServiceUnitNotReady,
     SubscriptionNotFound,
+    Timeout,
     TopicNotFound,
-    WrongNode,
 )
 from pulsar_ray.ledger.disk import Disk
-from pulsar_ray.managed_ledger.store.store_identity import CATALOG_FILE
+from pulsar_ray.managed_ledger.store.store_identity import (
+    CATALOG_FILE,
+    STORE_FILE,
+    StoreIdentity,
+    write_identity,
+)
+from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.session.requests import PROTOCOL_VERSION
 from pulsar_ray.setting_fields import SettingValue
 from pulsar_ray.testing.faulty_disk import FaultyDisk
 from pulsar_ray.testing.lossy_tunnel import PERFECT, TunnelFaults
 from pulsar_ray.testing.stub_actor import StubActor, StubDispatcher, StubNonPersistentPartition, StubPartition
-from pulsar_ray.testing.stub_administration import STORE, StubAdministration, finished
-from pulsar_ray.testing.stub_controller import StubController
-from pulsar_ray.testing.stub_lives import StubLives, anybody, is_persistent
-from pulsar_ray.testing.stub_passivation import StubPassivation
-from pulsar_ray.testing.stub_policies import StubPolicies
-from pulsar_ray.testing.stub_tracker import StubTrackers
+from pulsar_ray.testing.stub_actors import NODE_ID, StubActors
+from pulsar_ray.testing.stub_tracker import StubTracker
 from pulsar_ray.testing.stub_tunnel import StubTunnel, TunnelCall
 from pulsar_ray.transport.actor_names import (
     dispatcher_name,
     parse_dispatcher_name,
-    parse_tracker_name,
     partition_name,
     topic_of_actor,
+    tracker_name,
 )
 from pulsar_ray.transport.cluster import AttachReply, PartitionRoute, SubscriptionRequest
 from pulsar_ray.transport.retry import until
 
+T = TypeVar("T")
+STORE = "stub"
+"""The id of the store."""
 ATTACH_TIMEOUT_S = 5.0
+CONTROLLER_S = 30.0
+RESTLESS_PAUSE_S = 0.01
+LOOK_PAUSE_S = 0.002
+_LEAVE = (ActorKind.PARTITION, ActorKind.DISPATCHER)
+_FAR_STORE, _FAR_HOST = "far-store", "far"
+
+
+def anybody() -> None:
+    """No process ends among those that only tests run in."""
+
+
+class _OwnController:
+    """An OwnActor."""
+
+    node_id = NODE_ID
+    was_restarted = False
+
+    def begin(self, component: str, settings: Settings) -> None:
+        """Do nothing: this process is the test's."""
+
+    def call(self, method: str) -> None:
+        """Do nothing: the cluster asks by itself."""
+
+    def report(self, settings: Settings, gather: Callable[[], Awaitable[ActorReport]]) -> None:
+        """Report nothing."""
+
+    async def owner_died(self, call: Any) -> bool:
+        """Wait for a client's end, which comes with that of the cluster."""
+        await asyncio.get_running_loop().create_future()
+        return False
 
 
 class StubCluster:
@@ -84,73 +127,28 @@ class StubCluster:
     ) -> None:
         self.settings = settings or Settings(data_dir=str(data_dir))
         self.disk = FaultyDisk()
-        self._clock = clock or SystemClock()
         self.silent: list[str] = []
         self.controller_answers_to_lose = 0
-        self.withholds_policies = False
-        """Whether dispatchers that were restarted learn no policies."""
         self.edit_attach: Callable[[AttachReply], AttachReply] = _unchanged
-        self._data_dir = data_dir
         self._reads_files = reads_files
         self._lanes = lanes
         self.tunnel = StubTunnel(faults, seed)
         self._lane_directory = Path(tempfile.mkdtemp(prefix="pr-"))
-        data_dir.mkdir(parents=True, exist_ok=True)
-        self._topics = TopicRegistry(_catalog(data_dir / CATALOG_FILE), self.settings)
-        self._lock = threading.RLock()
-        self._actors: dict[str, StubActor] = {}
-        self._policies = StubPolicies(self._topics, self._actors, self._lock)
-        self.passivation = StubPassivation(
-            self._actors,
-            self._lock,
-            self._topics,
-            self._clock,
-            self._start_to_elect,
-        )
-        self._lives = StubLives(
-            self,
-            self._actors,
-            self._lock,
-            self._topics,
-            self.settings,
-            self._policies,
-            data_dir,
-            self._lane_directory,
-            self._clock,
-            disk or self.disk,
-            on_started=self.passivation.started,
-            take_left=self.passivation.consumers.take_left,
-            on_unused=self.passivation.remove_unused,
-            withholds_policies=lambda: self.withholds_policies,
-        )
-        self.fatal_errors = self._lives.fatal_errors
-        self.administration = StubAdministration(
-            self._topics,
-            self.settings,
-            self._call_log,
-            self._end,
-            self._policies.hand_over,
-            self._connected,
-            self.passivation.consumers.at,
-            self._check_there,
-        )
-        self.trackers = StubTrackers(self._clock)
-        self._controller = StubController(
-            self._topics,
-            self._started,
-            self._routes,
-            self._described_asleep,
-            self.administration,
-            self.passivation,
-            self._restart,
-            self.trackers,
-            lambda name: name in self._actors and self._actors[name].stands_still,
-        )
-        self.passivation.remove_by(self._lives.partition, self._controller.delete_topic)
+        self._has_ended = False
+        self._gone: BrokerGone | None = None
         self._told: list[Callable[[PulsarException], None]] = []
-        finished(self.administration.logs.catch_up())
+        self._restless: threading.Thread | None = None
+        self.actors = StubActors(
+            self.settings, self._lane_directory, clock or SystemClock(), disk or self.disk, self._check_runs
+        )
+        self.actors.cluster = self
+        self.fatal_errors = self.actors.fatal_errors
+        self._owner = OwnerLoop("controller", on_fatal=self.fatal_errors.append)
+        order = _order(data_dir)
+        self._controller = Controller(str(data_dir), self.settings, order, self.actors, _OwnController)
+        self._finished(self._controller.ready())
 
-    # --- the Cluster protocol ------------------------------------------------------------------------------
+    # --- the Cluster protocol ---------------------------------------------------------------------
 
     def resolve(
         self,
@@ -161,40 +159,21 @@ class StubCluster:
         timeout_s: float,
         check: Callable[[], None] = anybody,
     ) -> list[PartitionRoute]:
-        """As Controller.resolve; `check` raises for an asking process that has ended meanwhile."""
-        with self._lock:
-            self._lives.check_runs()
-            check()
-            if was_open:
-                self._topics.begin_again(TopicName.parse(topic))
-            rows = self._topics.resolve(TopicName.parse(topic), create=create, stores=lambda: [STORE])
-            self.passivation.asked([row.name for row in rows])
-            return self._started(rows)
-
-    def _started(self, rows: list[PartitionRow]) -> list[PartitionRoute]:
-        for row in rows:
-            with suppress(NotConnected):
-                if row.name not in self._lives.away:
-                    self._lives.partition(row)
-        return self._routes(rows)
-
-    def _routes(self, rows: list[PartitionRow]) -> list[PartitionRoute]:
-        return [
-            PartitionRoute(
-                row.name, row.partition_index, partition_name(row.name), self._lives.away.get(row.name, "")
-            )
-            for row in rows
-        ]
+        """As RayCluster.resolve; `check` raises for an asking process that has ended meanwhile."""
+        self._check_runs()
+        check()
+        rows = self.controller("resolve", topic, create, was_open, timeout_s=timeout_s)
+        return [PartitionRoute(*row) for row in rows]
 
     def partitions(self, topic: str, timeout_s: float) -> list[PartitionRoute]:
-        """As Controller.partitions."""
+        """As RayCluster.partitions."""
         rows = self.controller("partitions", topic, timeout_s=timeout_s)
         return [PartitionRoute(*row) for row in rows]
 
     def topics(self, namespace: str, timeout_s: float) -> list[tuple[str, int]]:
-        """As Controller.list_topics."""
-        self._lives.check_runs()
-        return self._topics.topics(namespace)
+        """As RayCluster.topics."""
+        topics: list[tuple[str, int]] = self.controller("list_topics", namespace, timeout_s=timeout_s)
+        return topics
 
     def controller(
         self,
@@ -203,42 +182,45 @@ class StubCluster:
         timeout_s: float,
         was_done: Callable[[PulsarException], bool] = lambda _: False,
     ) -> Any:
-        """A call to the controller by an administrator; what crosses is a copy."""
+        """As RayCluster.controller; what crosses is a copy."""
 
-        def call(_left_s: float) -> Any:
-            with self._lock:
-                self._lives.check_runs()
-                answer = getattr(self._controller, method)(*pickle.loads(pickle.dumps(arguments)))
+        def call(left_s: float) -> Any:
+            self._check_runs()
+            copies = pickle.loads(pickle.dumps(arguments))
+            answer = self._finished(getattr(self._controller, method)(*copies), left_s)
             if self.controller_answers_to_lose:
                 self.controller_answers_to_lose -= 1
                 raise NotConnected("the controller died before it answered")
             return pickle.loads(pickle.dumps(answer))
 
-        return until(timeout_s, call, again=(NotConnected,), was_done=was_done)
+        return until(timeout_s, call, again=(Moved, NotConnected), was_done=was_done)
+
+    def _finished(self, call: Coroutine[Any, Any, T], timeout_s: float = CONTROLLER_S) -> T:
+        """Carry a call of the controller out on its loop."""
+        future = asyncio.run_coroutine_threadsafe(call, self._owner.loop)
+        try:
+            return future.result(timeout_s)
+        except CancelledError:
+            raise NotConnected("the controller has ended") from None
+        except FutureTimeout:
+            if future.done():
+                raise
+            raise Timeout(f"the controller does not answer within {timeout_s} s") from None
 
     def dispatcher(self, request: SubscriptionRequest, timeout_s: float) -> str:
-        """As Controller.dispatcher."""
-        topic = TopicName.parse(request.topic)
-        address = dispatcher_name(request.topic, request.subscription, request.durable)
-        with self._lock:
-            self._lives.check_runs()
-            if request.was_open:
-                self._topics.begin_again(topic)
-            row = self._topics.partition(topic)
-            if row is None:
-                raise TopicNotFound(f"the topic {request.topic} does not exist")
-            if request.topic in self._lives.away:
-                raise WrongNode(self._lives.away[request.topic])
-            running = self._actors.get(address)
-            if isinstance(running, StubDispatcher) and not running.is_dead and not running.is_missing:
-                return address
-            allowed = self._topics.may_create_subscription(
-                row, address, asked=request.create, was_open=request.was_open
-            )
-            request = dataclasses.replace(request, create=allowed or not request.durable)
-            with suppress(NotConnected):
-                self._lives.dispatcher(address, request)
-            return address
+        """As RayCluster.dispatcher."""
+        address: str = self.controller(
+            "dispatcher",
+            request.topic,
+            request.subscription,
+            request.durable,
+            request.initial_position,
+            request.properties,
+            request.create,
+            request.was_open,
+            timeout_s=timeout_s,
+        )
+        return address
 
     def attach(
         self,
@@ -251,7 +233,9 @@ class StubCluster:
         check: Callable[[], None] = anybody,
     ) -> AttachReply:
         """Attach, restarting the actor first if it was killed; `check` as for `resolve`."""
-        actor = self._lives.running(address, check)
+        with self.actors.lock:
+            check()
+            actor: StubActor = self.actors.life(address)
         reply = AttachReply(**actor.attach(client_id, PROTOCOL_VERSION, want_tcp, attempt, timeout_s))
         if not self._reads_files:
             reply = dataclasses.replace(reply, reach=("", ""))
@@ -268,7 +252,7 @@ class StubCluster:
         up: tuple[int, Sequence[tuple[int, Any]]],
     ) -> TunnelCall:
         """Start one tunnel call, with the fate that is drawn for it."""
-        actor = self._actors.get(address)
+        actor = self.actors.lives().get(address)
         if actor is None:
             raise Moved(f"{address}: no such actor")
         return self.tunnel.start(actor, session_id, attachment, token, up)
@@ -284,19 +268,19 @@ class StubCluster:
         self, client_id: str, parked: Mapping[str, Sequence[tuple[int, bool]]], timeout_s: float
     ) -> list[str]:
         """As RayCluster.await_wake; no process of a client dies."""
-        awake: list[str] = self.controller("await_wake", client_id, parked, timeout_s, timeout_s=timeout_s)
+        awake: list[str] = self.controller(
+            "await_wake", client_id, parked, timeout_s, timeout_s=timeout_s + CONTROLLER_S
+        )
         return awake
 
     def call(self, address: str, method: str, *arguments: Any, timeout_s: float) -> Any:
-        """Call a Ray method of an actor for an administrator, on copies, as between processes."""
+        """Call a Ray method of an actor, on copies, as between processes."""
         arguments = pickle.loads(pickle.dumps(arguments))
-        if parse_tracker_name(address) is not None:
-            self._lives.check_runs()
-            return pickle.loads(pickle.dumps(self.trackers.call(address, method, arguments, timeout_s)))
-        actor = self._lives.running(address)
-        actor.serving(timeout_s)
-        result = actor.result(actor.submit(lambda: actor.carry_out(method, *arguments)), timeout_s)
-        return pickle.loads(pickle.dumps(result))
+        life = self.actors.life(address)
+        if isinstance(life, StubTracker):
+            return pickle.loads(pickle.dumps(life.call(method, arguments, timeout_s)))
+        life.serving(timeout_s)
+        return pickle.loads(pickle.dumps(life.result(life.start_call(method, arguments), timeout_s)))
 
     def call_again(self, address: str, method: str, *arguments: Any, timeout_s: float) -> Any:
         """As RayCluster.call_again."""
@@ -308,8 +292,8 @@ class StubCluster:
 
     def stats(self, address: str, timeout_s: float = ATTACH_TIMEOUT_S) -> dict[str, Any]:
         """As RayCluster.stats; nobody is started for it."""
-        actor = self._actors.get(address)
-        if actor is None or actor.is_dead:
+        actor = self.actors.present(address)
+        if actor is None:
             raise Moved(f"{address}: no such actor")
         try:
             actor.serving(timeout_s)
@@ -322,24 +306,8 @@ class StubCluster:
         """All ends are in one process here, which dies as a whole."""
 
     def dispatcher_gone(self, address: str, *, was_deleted: bool = False) -> None:
-        """End a dispatcher as Controller.dispatcher_gone does.
-
-        A later subscribe starts a new one.
-
-        One that serves stays.
-        """
-        actor = self._actors.get(address)
-        if isinstance(actor, StubDispatcher) and actor.serves(ATTACH_TIMEOUT_S):
-            return
-        with self._lock:
-            if self._actors.get(address) is not actor:
-                return
-            self._actors.pop(address, None)
-            if was_deleted:
-                self._topics.subscription_ended(TopicName.parse(topic_of_actor(address)), address)
-        if actor is not None:
-            actor.kill()
-        self.passivation.subscription_gone(topic_of_actor(address))
+        """As RayCluster.dispatcher_gone."""
+        self.controller("dispatcher_gone", address, was_deleted, timeout_s=CONTROLLER_S)
 
     def forget(self, address: str) -> None:
         """Do nothing: names are looked up anew each time."""
@@ -350,15 +318,14 @@ class StubCluster:
         return False
 
     def report_silent(self, address: str) -> None:
-        """Kill an actor that does not answer, as the controller's probe does.
+        """Kill an actor that does not answer, as the controller's probe does in the end.
 
         It starts again.
         """
         self.silent.append(address)
-        self.trackers.report_silent(address)
-        actor = self._actors.get(address)
-        if actor is not None:
-            actor.kill()
+        life = self.actors.present(address)
+        if life is not None:
+            life.kill()
 
     def end_calls(self, wait_s: float) -> None:
         """Do nothing: there is no Ray, and other clients use this object."""
@@ -366,7 +333,7 @@ class StubCluster:
     @property
     def is_reachable(self) -> bool:
         """See Cluster.is_reachable."""
-        return self._lives.gone is None
+        return self._gone is None
 
     def when_gone(self, tell: Callable[[PulsarException], None]) -> None:
         """See Cluster.when_gone; `go` tells."""
@@ -377,162 +344,191 @@ class StubCluster:
 
         Nothing serves any more, and clients are notified.
         """
-        error = self._lives.gone = BrokerGone("the embedded broker has ended")
+        error = self._gone = BrokerGone("the embedded broker has ended")
         self.close(kill=True)
         for tell in self._told:
             tell(error)
 
-    def _described_asleep(self, row: PartitionRow) -> dict[str, Any] | None:
-        """As Passivation.describe_sleeping."""
-        actor = self._actors.get(partition_name(row.name))
-        if (actor is not None and not actor.is_dead) or row.name in self._lives.away:
-            return None
-        if not row.has_ledger:
-            return describe_unstored()
-        return describe_sleeping(self._data_dir / "p" / str(row.number))
+    def _check_runs(self) -> None:
+        if self._has_ended:
+            raise self._gone or NotConnected("the broker has ended")
 
-    # --- what the controller does with actors ---------------------------------------------------------------
+    # --- what runs --------------------------------------------------------------------------------
 
-    def _call_log(self, partition: str, method: str, arguments: dict[str, Any]) -> Any:
-        """A control call of a change log's partition, by the controller."""
-        self._check_there(partition)
-        address = partition_name(partition)
-        return self.call_again(address, "call", method, arguments, timeout_s=ATTACH_TIMEOUT_S)
+    @property
+    def addresses(self) -> list[str]:
+        """The names of partitions and dispatchers that run or ran."""
+        return list(self.actors.lives())
 
-    def _start_to_elect(self, address: str) -> None:
-        self._lives.start_to_elect(address)
+    def partition(self, topic: str) -> StubPartition:
+        """The running actor of a partition, started if it does not run."""
+        actor = self._partition(topic)
+        assert isinstance(actor, StubPartition)
+        return actor
 
-    def _check_there(self, partition: str) -> None:
-        if partition in self._lives.away:
-            raise WrongNode(self._lives.away[partition])
+    def non_persistent_partition(self, topic: str) -> StubNonPersistentPartition:
+        """The running actor of a partition that stores nothing."""
+        actor = self._partition(topic)
+        assert isinstance(actor, StubNonPersistentPartition)
+        return actor
 
-    def _connected(self, partition: str) -> list[str]:
-        """As TopicActors.connected."""
-        actors = [actor for address, actor in self._actors.items() if topic_of_actor(address) == partition]
-        return [name for actor in actors for name in actor.connected(ATTACH_TIMEOUT_S)]
+    def _partition(self, topic: str) -> StubActor:
+        name = partition_name(TopicName.parse(topic).full)
+        if name not in self.actors.handles:
+            self.resolve(topic, create=False, timeout_s=ATTACH_TIMEOUT_S)
+        actor: StubActor = self.actors.life(name)
+        actor.serving(ATTACH_TIMEOUT_S)
+        return actor
 
-    # --- hooks ---------------------------------------------------------------------------------------------
+    def dispatcher_of(self, topic: str, subscription: str, *, durable: bool = True) -> StubDispatcher:
+        """The running actor of a subscription on a partition."""
+        actor = self.actors.life(dispatcher_name(TopicName.parse(topic).full, subscription, durable))
+        assert isinstance(actor, StubDispatcher)
+        actor.serving(ATTACH_TIMEOUT_S)
+        return actor
+
+    def tracker_of(self, topic: str, subscription: str) -> StubTracker | None:
+        """The present or last life of the tracker of a subscription's delayed messages."""
+        return self.actors.trackers().get(tracker_name(topic, subscription))
+
+    @property
+    def tracker_names(self) -> list[str]:
+        """The names of trackers that run or ran."""
+        return list(self.actors.trackers())
+
+    def number_of(self, partition: str) -> int | None:
+        """The number of a partition in the catalog."""
+
+        async def look() -> int | None:
+            row = (await self._controller._serving()).topics.partition(TopicName.parse(partition))  # noqa: SLF001
+            return None if row is None else row.number
+
+        return self._finished(look())
+
+    def waiting_clients(self, partition: str) -> int:
+        """Count the clients that wait for a partition that sleeps."""
+
+        async def count() -> int:
+            return self._controller._passivation.parked_clients.count(partition)  # noqa: SLF001
+
+        return self._finished(count())
+
+    # --- hooks ------------------------------------------------------------------------------------
 
     def create_topic(self, topic: str, partitions: int) -> None:
         """As Controller.create_topic."""
-        with self._lock:
-            self._controller.create_topic(topic, partitions)
+        self.controller("create_topic", topic, partitions, timeout_s=CONTROLLER_S)
+
+    def delete_topic(self, topic: str) -> None:
+        """As Controller.delete_topic, forced."""
+        self.controller("delete_topic", topic, True, timeout_s=CONTROLLER_S)
+
+    def remove_unused(self, partition: str) -> bool:
+        """As Passivation.remove_unused, for the topic of a partition."""
+
+        async def remove() -> bool:
+            row = (await self._controller._serving()).topics.partition(TopicName.parse(partition))  # noqa: SLF001
+            return row is not None and await self._controller._passivation.remove_unused(row.topic)  # noqa: SLF001
+
+        return self._finished(remove())
 
     def override(self, topic: str, **settings: SettingValue) -> None:
         """Override settings for a topic, in place of former overrides.
 
         They are in force when this returns.
         """
-        self._policies.override(topic, settings)
-
-    def delete_topic(self, topic: str) -> None:
-        """As Controller.delete_topic, forced."""
-        with self._lock:
-            self._controller.delete_topic(topic, True)
-
-    def _end(self, rows: list[PartitionRow]) -> None:
-        """End the actors of deleted partitions, and delete their directories."""
-        names = {row.name for row in rows}
-        gone = [address for address in self._actors if topic_of_actor(address) in names]
-        actors = [self._actors.pop(address) for address in gone]
-        for address in gone:
-            if parse_dispatcher_name(address) is not None:
-                self._topics.subscription_ended(TopicName.parse(topic_of_actor(address)), address)
-        self.passivation.deleted()
-        self.trackers.end_of(names)
-        for actor in actors:
-            actor.kill()
-            actor.wait_ended()
-        for row in filter(lambda row: is_persistent(row.name), rows):
-            shutil.rmtree(self._data_dir / "p" / str(row.number), ignore_errors=True)
-
-    def remove_unused(self, partition: str) -> bool:
-        """See StubPassivation.remove_unused."""
-        return self.passivation.remove_unused(partition)
-
-    def partition(self, topic: str) -> StubPartition:
-        """The running actor of a partition, started if it does not run."""
-        actor = self._lives.running(partition_name(TopicName.parse(topic).full))
-        assert isinstance(actor, StubPartition)
-        actor.serving(ATTACH_TIMEOUT_S)
-        return actor
-
-    def non_persistent_partition(self, topic: str) -> StubNonPersistentPartition:
-        """The running actor of a partition that stores nothing."""
-        actor = self._lives.running(partition_name(TopicName.parse(topic).full))
-        assert isinstance(actor, StubNonPersistentPartition)
-        actor.serving(ATTACH_TIMEOUT_S)
-        return actor
-
-    def dispatcher_of(self, topic: str, subscription: str, *, durable: bool = True) -> StubDispatcher:
-        """The running actor of a subscription on a partition."""
-        actor = self._lives.running(dispatcher_name(TopicName.parse(topic).full, subscription, durable))
-        assert isinstance(actor, StubDispatcher)
-        actor.serving(ATTACH_TIMEOUT_S)
-        return actor
-
-    @property
-    def addresses(self) -> list[str]:
-        """Everything that runs or ran."""
-        return list(self._actors)
+        version = 0
+        with suppress(TopicNotFound):
+            row = TopicName.parse(topic)
+            name = row.full if self.number_of(row.full) is not None else row.partition(0).full
+            version = self.controller("policies_for", name, timeout_s=CONTROLLER_S).version
+        self.actors.override(topic, PolicyUpdate(version, dict(settings)))
 
     def kill(self, address: str, *, keep_down: bool = False) -> None:
         """End an actor without any shutdown.
 
         It starts again from disk when asked for, unless kept down.
         """
-        with self._lock:
+        with self.actors.lock:
             if keep_down:
-                self._lives.kept_down.add(address)
-            actor = self._actors.get(address)
-        if actor is not None:
-            actor.kill()
-
-    def _restart(self, rows: list[PartitionRow]) -> None:
-        """End the actors of partitions as a crash would. Called with the lock held."""
-        names = {row.name for row in rows}
-        for actor in [each for address, each in self._actors.items() if topic_of_actor(address) in names]:
-            actor.kill()
-
-    def put_to_sleep(self, topic: str, *, with_clients: bool = False) -> bool:
-        """See StubPassivation.put_to_sleep."""
-        return self.passivation.put_to_sleep(topic, with_clients=with_clients)
+                self.actors.kept_down.add(address)
+            life = self.actors.present(address)
+        if life is not None:
+            life.kill()
 
     def allow(self, address: str) -> None:
         """An actor that was kept down may start again."""
-        self._lives.kept_down.discard(address)
+        self.actors.kept_down.discard(address)
+
+    def put_to_sleep(self, topic: str, *, with_clients: bool = False) -> bool:
+        """Let the actors of a partition leave that may; True if the partition's own did.
+
+        They start again when they are asked for.
+        """
+        partition = TopicName.parse(topic).full
+        if partition_name(partition) in self.actors.handles:
+            with suppress(NotConnected, Moved):  # one of them was killed
+                self._finished(self._leave(partition, with_clients=with_clients))
+            return partition_name(partition) not in self.actors.handles
+        return False
+
+    async def _leave(self, partition: str, *, with_clients: bool) -> None:
+        handles = [
+            handle for name, handle in self.actors.handles.items() if topic_of_actor(name) == partition
+        ]
+        for _ in range(2):
+            # Actors know from one look to the next that nobody has used them; long ago, where they report.
+            await asyncio.sleep(LOOK_PAUSE_S)
+            looks = [await handle.call("idle") for handle in handles if handle.kind in _LEAVE]
+        if all(idle is not None and idle.idle_ms for idle in looks):
+            await self._controller._passivation.leave_now(partition, with_clients=with_clients)  # noqa: SLF001
+
+    def keep_putting_to_sleep(self) -> None:
+        """Let every actor leave from now on as soon as nothing is under way."""
+
+        def run() -> None:
+            while not self._has_ended:
+                for address in self.addresses:
+                    if parse_dispatcher_name(address) is None:
+                        with suppress(PulsarException):
+                            self.put_to_sleep(topic_of_actor(address), with_clients=True)
+                time.sleep(RESTLESS_PAUSE_S)
+
+        self._restless = threading.Thread(target=run, name="restless", daemon=True)
+        self._restless.start()
 
     def take_away(self, partition: str) -> None:
         """The node of a partition is gone, with the partition's actor and its dispatchers."""
-        with self._lock:
-            self.trackers.end_of({partition})
-            self._lives.away[partition] = (
-                f"{partition} lives in store s1 of host far, which no running node holds"
-            )
-            gone = [address for address in self._actors if topic_of_actor(address) == partition]
-            actors = [self._actors.pop(address) for address in gone]
-        for actor in actors:
-            actor.kill()
-            actor.wait_ended()
-
-    def lose_unstored(self, topic: str) -> None:
-        """A non-persistent topic is gone with its node and that of the catalog."""
-        with self._lock:
-            self._topics.unstored.discard(topic)
-            gone = [address for address in self._actors if topic_of_actor(address) == topic]
-            actors = [self._actors.pop(address) for address in gone]
-        for actor in actors:
-            actor.kill()
-            actor.wait_ended()
+        self._finished(self._move(partition, _FAR_STORE))
+        self.actors.end_named(partition)
+        self._finished(self._look_for_dead())
 
     def bring_back(self, partition: str) -> None:
         """The node of a partition is there again."""
-        with self._lock:
-            del self._lives.away[partition]
+        self._finished(self._move(partition, STORE))
+
+    async def _move(self, partition: str, store_id: str) -> None:
+        catalog = (await self._controller._serving()).topics.catalog  # noqa: SLF001
+        catalog.remember_store(_FAR_STORE, _FAR_HOST, "/far")
+        catalog._db.execute("UPDATE partition SET store_id = ? WHERE name = ?", (store_id, partition))  # noqa: SLF001
+
+    async def _look_for_dead(self) -> None:
+        (await self._controller._serving()).replace_dead()  # noqa: SLF001
+
+    def lose_unstored(self, topic: str) -> None:
+        """A non-persistent topic is gone with its node and that of the catalog."""
+
+        async def forget() -> None:
+            served = await self._controller._serving()  # noqa: SLF001
+            served.topics.unstored.discard(topic)
+
+        self._finished(forget())
+        self.actors.end_named(topic)
+        self._finished(self._look_for_dead())
 
     def cut_lanes(self, address: str) -> None:
         """Break every connection of an actor; the actor lives."""
-        actor = self._actors[address]
+        actor = self.actors.lives()[address]
 
         async def cut() -> None:
             for lane in actor.host.lanes.lanes:
@@ -543,22 +539,48 @@ class StubCluster:
 
     def close(self, *, kill: bool = False) -> None:
         """End all actors, in order or by killing them; the directory can be served again."""
-        with self._lock:
-            self._lives.has_ended = True
-        self.passivation.end()
+        if self._has_ended:
+            return
+        self._has_ended = True
+        if self._restless is not None:
+            self._restless.join()
+        self._finished(self._end_controller())
+        self._owner.stop()
+        lives = self.actors.lives().values()
         for kind in (StubDispatcher, StubNonPersistentPartition, StubPartition):
-            for actor in list(self._actors.values()):
+            for actor in lives:
                 if isinstance(actor, kind):
                     actor.kill() if kill else actor.stop()
-        for name in self.trackers.names:
-            self.trackers.end(name)
-        self._topics.catalog.close()
+        for tracker in self.actors.trackers().values():
+            tracker.kill()
+        self.actors.close()
         shutil.rmtree(self._lane_directory, ignore_errors=True)
+
+    async def _end_controller(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=ATTACH_TIMEOUT_S)
+        if (served := self._controller._served) is not None:  # noqa: SLF001
+            served.topics.catalog.close()
+        await asyncio.get_running_loop().shutdown_default_executor()
+
+
+def _order(data_dir: Path) -> CatalogOrder:
+    """The order for the catalog of a directory, whose store gets a known id."""
+    data_dir.mkdir(parents=True, exist_ok=True)
+    cluster_id = str(uuid.uuid4())
+    path = data_dir / CATALOG_FILE
+    if not (data_dir / STORE_FILE).exists():
+        write_identity(data_dir, StoreIdentity(STORE))
+    if not path.exists():
+        return CatalogOrder(NODE_ID, "found", cluster_id, "stub")
+    catalog = Catalog(path)
+    cluster_id = catalog.identity.cluster_id or cluster_id
+    catalog.close()
+    return CatalogOrder(NODE_ID, "open", cluster_id, "stub")
 
 
 def _unchanged(reply: AttachReply) -> AttachReply:
     return reply
-
-
-def _catalog(path: Path) -> Catalog:
-    return Catalog(path) if path.exists() else Catalog.make(path, "", "stub")[0]

@@ -76,7 +76,7 @@ class Broker:
             seed=self._seed,
         )
         if self.transport == "sleepy":
-            cluster.passivation.keep_putting_to_sleep(with_clients=True)
+            cluster.keep_putting_to_sleep()
         return cluster
 
     def client(self, *, forgets: bool = False, **arguments: Any) -> Client:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pulsar_ray.broker.catalog import parked_dispatchers
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.errors import Timeout
@@ -54,6 +55,12 @@ def transport(request: pytest.FixtureRequest) -> str:
     if name == "sleepy" and needs_running_actors(request.node):
         pytest.skip("it looks at running actors, which leave all the time")
     return name
+
+
+@pytest.fixture(autouse=True)
+def _clients_come_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Partitions wait less long for clients that were signalled, and of whom none may come back."""
+    monkeypatch.setattr(parked_dispatchers, "SIGNAL_MS", 5_000)
 
 
 @pytest.fixture

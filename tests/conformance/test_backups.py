@@ -13,8 +13,7 @@ from pulsar_ray.maintenance.verify import verify_directory
 from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity, write_identity
 from pulsar_ray.model.enums import ConsumerType, InitialPosition
 from pulsar_ray.model.message_id import MessageId
-from pulsar_ray.testing.stub_administration import STORE
-from pulsar_ray.testing.stub_cluster import StubCluster
+from pulsar_ray.testing.stub_cluster import STORE, StubCluster
 from pulsar_ray.testing.waiting import wait_until
 
 TOPIC = "persistent://public/default/orders"

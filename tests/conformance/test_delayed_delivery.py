@@ -16,6 +16,7 @@ from pulsar_ray.client.producer.producer import Producer
 from pulsar_ray.errors import InvalidConfiguration, NotAllowedError, SubscriptionNotFound
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.testing.stub_tracker import StubTracker
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport.actor_names import dispatcher_name
 from tests.conformance.broker import WAIT_MS, Broker, numbers, values
@@ -34,6 +35,13 @@ def broker(make_broker: Callable[..., Broker]) -> Broker:
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def tracker(broker: Broker, topic: str, subscription: str) -> StubTracker:
+    """The tracker of a subscription, which runs."""
+    found = broker.cluster.tracker_of(topic, subscription)
+    assert found is not None
+    return found
 
 
 def delayed(broker: Broker, topic: str, name: str = "s") -> int:
@@ -109,7 +117,7 @@ def test_a_restarted_dispatcher_delivers_nothing_early_before_it_knows_the_polic
     policies.set(topic, "delayed_delivery", strict=True)
     client.create_producer(topic).send(b"x", deliver_after=timedelta(minutes=50))
     wait_until(lambda: delayed(broker, topic) == 1, what="it waits")
-    broker.cluster.withholds_policies = True
+    broker.cluster.actors.withholds_policies = True
     broker.cluster.kill(f"{topic} -> s")
     assert_quiet(consumer)
     wait_until(lambda: delayed(broker, topic) == 1, what="it waits at the next dispatcher")
@@ -222,7 +230,7 @@ def test_they_wait_for_each_subscription_and_survive_its_dispatcher_and_its_trac
     producer.flush()
     wait_until(lambda: [delayed(broker, topic, name) for name in "ab"] == [21, 21], what="all wait")
     broker.cluster.kill(dispatcher_name(topic, "a", True))
-    broker.cluster.trackers.get(topic, "b").kill()
+    tracker(broker, topic, "b").kill()
     for consumer in consumers.values():
         assert sorted(values(consumer, 20, acknowledge=True)) == numbers(0, 20)
     wait_until(lambda: [delayed(broker, topic, name) for name in "ab"] == [1, 1], what="one waits for each")
@@ -239,7 +247,7 @@ def test_a_killed_tracker_reads_all_ledgers_again_that_it_had_not_written(
     for value in numbers(0, 20):
         producer.send(value, deliver_after=LONG)
     wait_until(lambda: delayed(broker, topic) == 20, what="all wait")
-    broker.cluster.trackers.get(topic, "s").kill()
+    tracker(broker, topic, "s").kill()
     producer.send(b"soon", deliver_after=SHORT)
     assert values(consumer, 1, acknowledge=True) == [b"soon"]
     broker.cluster.override(topic, delayed_delivery_enabled=False)
@@ -254,7 +262,7 @@ def test_a_tracker_that_stands_still_holds_nothing_else_up_and_loses_nothing(
     producer = client.create_producer(topic)
     producer.send(b"first", deliver_after=LONG)
     wait_until(lambda: delayed(broker, topic) == 1, what="it waits")
-    broker.cluster.trackers.get(topic, "s").freeze()
+    tracker(broker, topic, "s").freeze()
     producer.send(b"later", deliver_after=SHORT)
     producer.send(b"now")
     assert values(consumer, 2) == [b"now", b"later"]
@@ -446,12 +454,12 @@ def test_deleting_the_subscription_or_the_topic_ends_its_tracker(broker: Broker,
     client.create_producer(topic).send(b"x", deliver_after=LONG)
     wait_until(lambda: delayed(broker, topic) == 1, what="it waits")
     consumer.unsubscribe()
-    assert broker.cluster.trackers.names == []
+    assert broker.cluster.tracker_names == []
     client.subscribe(topic, "other", ConsumerType.Shared)
     client.create_producer(topic).send(b"y", deliver_after=LONG)
     wait_until(lambda: delayed(broker, topic, "other") == 1, what="it waits for another subscription")
     broker.cluster.delete_topic(topic)
-    assert broker.cluster.trackers.names == []
+    assert broker.cluster.tracker_names == []
 
 
 def test_a_topic_without_delayed_messages_has_no_tracker(broker: Broker, client: Client) -> None:
@@ -459,7 +467,7 @@ def test_a_topic_without_delayed_messages_has_no_tracker(broker: Broker, client:
     consumer = client.subscribe(topic, "s", ConsumerType.Shared)
     client.create_producer(topic).send(b"x")
     assert values(consumer, 1) == [b"x"]
-    assert broker.cluster.trackers.names == []
+    assert broker.cluster.tracker_names == []
 
 
 def test_due_messages_come_as_soon_as_a_small_queue_has_room(broker: Broker, client: Client) -> None:

@@ -107,11 +107,18 @@ def test_a_topic_goes_while_it_sleeps(broker: Broker, client: Client, tmp_path: 
     wait_until(lambda: broker.cluster.put_to_sleep(topic), what="its sleep")
     due_ms = max(read_wake_times(tmp_path / "0" / "p").values())
     wait_until(lambda: time.time() * 1000 > due_ms, what="the time at which it is to be woken")
-    assert broker.cluster.remove_unused(topic)
+    # Its time may bring that about by itself.
+    wait_until(
+        lambda: not is_there(broker, topic) or broker.cluster.remove_unused(topic), what="it is deleted"
+    )
     assert not is_there(broker, topic)
 
 
-def test_a_parked_producer_keeps_its_topic(broker: Broker, client: Client) -> None:
+def test_a_parked_producer_keeps_its_topic(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A lossy carrier may take its time between two calls that wait.
+    monkeypatch.setattr("pulsar_ray.broker.catalog.wanted_topics.WANTED_MS", 1_000)
     topic = broker.topic()
     producer = client.create_producer(topic)
     delete_if_unused(broker, topic)

@@ -26,7 +26,7 @@ NAMESPACE = "public/default"
 def reported(broker: Broker) -> Samples:
     """Metrics of all actors that run now."""
     node = NodeFigures("s", 100, 100)
-    for life, actor in enumerate(list(broker.cluster._actors.values())):
+    for life, actor in enumerate(broker.cluster.actors.lives().values()):
         server = actor.server
         if server is not None and not actor.is_dead:
             report = actor.result(actor.submit(server.report), WAIT_MS / 1000)
@@ -36,7 +36,8 @@ def reported(broker: Broker) -> Samples:
 
 
 def actor_time_ms(broker: Broker) -> int:
-    return next(iter(broker.cluster._actors.values())).clock.now_ms() if broker.cluster._actors else 0
+    lives = broker.cluster.actors.lives()
+    return next(iter(lives.values())).clock.now_ms() if lives else 0
 
 
 def value(samples: Samples, metric: Metric, *labels: str) -> float | None:

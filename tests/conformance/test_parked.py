@@ -182,7 +182,7 @@ def test_a_parked_consumer_keeps_its_topic_and_a_silent_producer_does_not(
     admin, consumed, published = broker.admin(), broker.topic(), broker.topic()
     consumer, producer = client.subscribe(consumed, "s"), client.create_producer(published)
     park(broker, [consumed, published], consumer, producer)
-    wait_until(lambda: broker.cluster.passivation.count(consumed), what="a client that waits")
+    wait_until(lambda: broker.cluster.waiting_clients(consumed), what="a client that waits")
     with pytest.raises(NotAllowedError, match="1 connected"):
         admin.topics.delete(consumed)
     admin.topics.delete(published)

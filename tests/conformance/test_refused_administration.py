@@ -252,7 +252,7 @@ def test_a_refused_delete_names_who_is_connected_and_where(
     consumer = client.subscribe(part, "s", consumer_name="idler")
     if is_asleep:
         park(broker, part, consumer)
-        wait_until(lambda: broker.cluster.passivation.count(part), what="a client that waits")
+        wait_until(lambda: broker.cluster.waiting_clients(part), what="a client that waits")
     who = "a consumer of 's'" if is_asleep else "consumer 'idler' of 's'"
     with pytest.raises(NotAllowedError, match=rf"{who} on {part}.*force") as refused:
         topics.delete(topic)
@@ -272,7 +272,7 @@ def test_a_parked_handle_that_is_closed_keeps_its_topic_no_longer(
     reader = client.create_reader(topic, MessageId.earliest) if kind == "reader" else None
     consumer = reader._consumer if reader is not None else client.subscribe(topic, "s")
     park(broker, topic, consumer)
-    wait_until(lambda: broker.cluster.passivation.count(topic), what="a client that waits")
+    wait_until(lambda: broker.cluster.waiting_clients(topic), what="a client that waits")
     (reader or consumer).close()
     # Sooner than the client's call at the controller would end by itself.
     wait_until(lambda: _is_deleted(topics, topic), POLL_S / 2, "nobody uses it")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pulsar_ray import __version__
 from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity, write_identity
-from pulsar_ray.testing.stub_administration import STORE
+from pulsar_ray.testing.stub_cluster import STORE
 from tests.stored_directories.contents import HERE, fill
 
 _LEFT_OUT = ("owner.lock", "store.lock", "cluster.lock", "reach")

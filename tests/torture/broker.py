@@ -18,17 +18,14 @@ from pulsar_ray.config import Settings
 from pulsar_ray.errors import NotConnected, PulsarException
 from pulsar_ray.lane.address import UnixAddress
 from pulsar_ray.managed_ledger.store.store_identity import CATALOG_FILE
-from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.testing.faults import DOWN, UP, LaneCutter
 from pulsar_ray.testing.lossy_tunnel import PERFECT, TunnelFaults
 from pulsar_ray.testing.stub_actor import StubActor
 from pulsar_ray.testing.stub_cluster import StubCluster
-from pulsar_ray.testing.stub_tracker import StubTracker
 from pulsar_ray.transport.actor_names import (
     dispatcher_name,
     partition_name,
     topic_of_actor,
-    tracker_name,
 )
 from pulsar_ray.transport.cluster import AttachReply, Cluster
 from tests.faults.history.operations import FaultDone, note
@@ -200,11 +197,10 @@ class TorturedBroker:
                     self._put_to_sleep(partition)
 
     def _put_to_sleep(self, partition: str) -> None:
-        passivation = self.cluster.passivation
-        before_s = passivation._signalled_s.get(partition)
+        before = set(self.cluster.actors.names())
         kind = SLEEP
-        if not passivation.put_to_sleep(partition, with_clients=True):
-            if passivation._signalled_s.get(partition) == before_s:
+        if not self.cluster.put_to_sleep(partition, with_clients=True):
+            if before <= set(self.cluster.actors.names()):
                 return
             # Some had left when others turned out to be in use, and were woken at once.
             kind = DISPATCHERS_SLEEP
@@ -291,11 +287,11 @@ class TorturedBroker:
         return _nothing
 
     def _running(self, address: str) -> StubActor | None:
-        actor = self.cluster._actors.get(address)
-        return None if actor is None or actor.is_dead else actor
+        actor: StubActor | None = self.cluster.actors.present(address)
+        return actor
 
     def _hit_tracker(self, kind: str, topic: str, subscription: str) -> Callable[[], None] | None:
-        tracker: StubTracker | None = self.cluster.trackers._running.get(tracker_name(topic, subscription))
+        tracker = self.cluster.tracker_of(topic, subscription)
         if tracker is None or tracker.is_dead:
             return None
         if kind == KILL:
@@ -317,10 +313,10 @@ class TorturedBroker:
         return cutter.heal
 
     def _fail_disk(self, fault: Fault, topic: str) -> Callable[[], None] | None:
-        row = self.cluster._topics.partition(TopicName.parse(topic))
-        if row is None:
+        number = self.cluster.number_of(topic)
+        if number is None:
             return None
-        directory = self.directory / "p" / str(row.number)
+        directory = self.directory / "p" / str(number)
         if fault.actor == DISPATCHER:
             directory = directory / "s"
         elif fault.actor == TRACKER:
@@ -375,7 +371,7 @@ class TorturedBroker:
         self.clock.jump(0)
         for cutter in self._cutters:
             cutter.heal()
-        for actor in list(self.cluster._actors.values()):
+        for actor in self.cluster.actors.lives().values():
             actor.thaw()
         self.cluster.tunnel.fates.faults = PERFECT
 

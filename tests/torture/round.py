@@ -18,7 +18,7 @@ from pulsar_ray.admin import Admin
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.maintenance.verify import verify_directory
 from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity, write_identity
-from pulsar_ray.testing.stub_administration import STORE
+from pulsar_ray.testing.stub_cluster import STORE
 from pulsar_ray.transport.actor_names import dispatcher_name
 from tests.faults.history.checker import judge
 from tests.faults.history.operations import ClockShown, MarkDeleted, note
@@ -133,7 +133,7 @@ class SceneRun:
         for partition in self.scene.partition_names:
             for name in subscriptions:
                 address = dispatcher_name(partition, name, durable=True)
-                actor = self.broker.cluster._actors.get(address)
+                actor = self.broker.cluster.actors.lives().get(address)
                 error = None if actor is None else actor._start_error()
                 print(f"{partition} {name}: {actor}, start failed with {error!r}", file=sys.stderr)
                 with suppress(PulsarException, RuntimeError, AttributeError):

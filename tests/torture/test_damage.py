@@ -20,7 +20,7 @@ from pulsar_ray.maintenance.verify import verify_directory
 from pulsar_ray.managed_ledger.log.manifest.manifest_log import NOTHING, read_manifest
 from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity, write_identity
 from pulsar_ray.model.position import Position
-from pulsar_ray.testing.stub_administration import STORE
+from pulsar_ray.testing.stub_cluster import STORE
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport.actor_names import topic_of_actor
 from tests.torture.damage import CURSOR, MANIFEST, SEGMENT, TRACKER, cut, flip, part_of
@@ -87,7 +87,7 @@ def test_what_was_damaged_meanwhile_is_named_and_nothing_of_it_is_given(
     # Open before they are sent: none of them is due before it is in the index.
     consumer = serving.client.subscribe(ORDERS, SUBSCRIPTION, ConsumerType.Shared)
     delayed = publish_delayed(serving)
-    root = serving.cluster.partition(BILLS)._directory.parent
+    root = serving.cluster.partition(BILLS).directory.parent
     wait_until(lambda: files_of(root, TRACKER, least=2), what="an index of delayed messages")
     consumer.close()
     wait_until(lambda: is_end_recorded(serving, ORDERS), what="its recorded end")
@@ -171,7 +171,8 @@ def stop(serving: Serving, topic: str, *, is_killed: bool) -> None:
         return
     for address in [each for each in cluster.addresses if topic_of_actor(each) == topic]:
         cluster.kill(address, keep_down=True)
-    cluster.trackers.end_of({topic})
+    for name in [each for each in cluster.tracker_names if topic_of_actor(each) == topic]:
+        cluster.actors.handles[name].kill()
 
 
 def start(serving: Serving, topic: str) -> None:

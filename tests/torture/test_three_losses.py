@@ -18,7 +18,7 @@ from pulsar_ray.maintenance.repair import repair_directory
 from pulsar_ray.maintenance.verify import verify_directory
 from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity, write_identity
 from pulsar_ray.model.message_id import MessageId as Id
-from pulsar_ray.testing.stub_administration import STORE
+from pulsar_ray.testing.stub_cluster import STORE
 from tests.power_cut import PowerCutDisk
 from tests.torture.damage import cut, flip
 from tests.torture.serving import BILLS, MESSAGES, ORDERS, Serving
@@ -79,7 +79,7 @@ def test_damage_costs_what_is_named_and_nothing_else(
     confirmed = {topic: serving.publish(topic) for topic in (ORDERS, BILLS)}
     for topic in confirmed:
         serving.consume(topic, MESSAGES // 2)
-    row = serving.cluster.partition(ORDERS)._directory
+    row = serving.cluster.partition(ORDERS).directory
     serving.end()
     write_identity(tmp_path, StoreIdentity(STORE))
     seed = random.randrange(1 << 30)

@@ -1,0 +1,323 @@
+"""Runs the actors of a stub cluster in this process.
+
+They die and start again as processes would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import pickle
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pulsar_ray.actors.actor_system import ActorKind
+from pulsar_ray.actors.held_store import OPEN_WAIT_S, HeldStore, StoreNode
+from pulsar_ray.clock import Clock
+from pulsar_ray.config import Settings
+from pulsar_ray.errors import BrokerPersistenceError, Moved, NotConnected, PulsarException, Timeout
+from pulsar_ray.lane.await_within import within
+from pulsar_ray.ledger.disk import Disk
+from pulsar_ray.model.policies import PolicyUpdate
+from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.testing.stub_actor import StubActor, StubDispatcher, StubNonPersistentPartition, StubPartition
+from pulsar_ray.testing.stub_process import AskedCluster
+from pulsar_ray.testing.stub_tracker import StubTracker
+from pulsar_ray.transport.actor_names import topic_of_actor
+from pulsar_ray.transport.cluster import SubscriptionRequest
+
+NODE_ID = "stub-node"
+HOST = "here"
+_START_IT_NOT = ("idle", "retire", "health", "shutdown", "apply_policies")
+"""No actor that was killed is started again for these methods.
+
+Ray would start it by itself.
+"""
+_ANSWER_S = 5.0
+
+
+class StubStore(HeldStore):
+    """A store without metrics, which ends with the cluster."""
+
+    is_dead = False
+
+    def __init__(self, data_dir: str, wait_ended: Callable[[str], None]) -> None:
+        node = StoreNode(NODE_ID, HOST, 1 << 40, "a stub cluster", "stub")
+        super().__init__(Path(data_dir), node)
+        self._wait_ended = wait_ended
+        with suppress(PulsarException):
+            self._open(create=False, wait_s=OPEN_WAIT_S)
+
+    async def remove(self, number: int) -> None:
+        """See HeldStore.remove; the process that used the directory is gone before."""
+        await asyncio.to_thread(self._wait_ended, str(self._ledgers / str(number)))
+        await super().remove(number)
+
+    def close(self) -> None:
+        """Give the directory up."""
+        if self._store is not None:
+            self._store.close()
+
+
+class StubHandle:
+    """An ActorHandle, whose lives follow each other until the actor is ended for good."""
+
+    def __init__(self, system: StubActors, kind: ActorKind, name: str, arguments: tuple[Any, ...]) -> None:
+        self.raw = name
+        self.kind = kind
+        self.name = name
+        self.arguments = arguments
+        self.life: Any = None
+        """The present life, or the last one; None while it was never allowed to start."""
+        self.has_ended = False
+        self._system = system
+
+    async def call(self, method: str, *arguments: Any, within_s: float | None = None) -> Any:
+        """See ActorHandle."""
+        what = f"{self.name}.{method}"
+        copies = pickle.loads(pickle.dumps(arguments)) if self.kind is not ActorKind.STORE else arguments
+        try:
+            return await within(self._answer(method, copies), within_s)
+        except asyncio.TimeoutError:
+            raise Timeout(f"{what} is not answered within {within_s} s") from None
+
+    async def _answer(self, method: str, arguments: tuple[Any, ...]) -> Any:
+        if self.kind is ActorKind.STORE:
+            if self.has_ended:
+                raise Moved(f"{self.name}: the store is gone")
+            return await getattr(self.life, method)(*arguments)
+        life = self._system.life_for(self, starts=method not in _START_IT_NOT)
+        answering = asyncio.wrap_future(life.start_call(method, arguments))
+        try:
+            # A caller that waits no longer does not end the work of the actor.
+            return await asyncio.shield(answering)
+        except asyncio.CancelledError:
+            if life.is_dead:
+                raise NotConnected(f"{self.name}: the actor died") from None
+            raise
+        except OSError as error:  # as Ray's errors are translated
+            raise BrokerPersistenceError(f"{self.name}: {error}: see to the disk") from None
+
+    def is_running(self) -> bool:
+        """See ActorHandle."""
+        return not self.has_ended and self.life is not None and not self.life.is_dead
+
+    def kill(self) -> None:
+        """See ActorHandle; the name is free at once, and its files a moment later."""
+        self._system.end(self)
+
+    def crash(self) -> None:
+        """See ActorHandle."""
+        if self.life is not None:
+            self.life.kill()
+
+
+class StubActors:
+    """The ActorSystem of a stub cluster.
+
+    An actor that was killed starts again when it is asked for something, unless it is `kept_down`. Settings
+    that are `overridden` for a topic hold in place of its policies.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        lane_directory: Path,
+        clock: Clock,
+        disk: Disk,
+        check_runs: Callable[[], None],
+    ) -> None:
+        self._settings = settings
+        self._lane_directory = lane_directory
+        self._clock = clock
+        self._disk = disk
+        self._check_runs = check_runs
+        self.cluster: AskedCluster
+        """The cluster that actors ask, once there is one."""
+        self.lock = threading.RLock()
+        self.handles: dict[str, StubHandle] = {}
+        self.kept_down: set[str] = set()
+        self.withholds_policies = False
+        self.fatal_errors: list[BaseException] = []
+        self._overridden: dict[str, PolicyUpdate] = {}
+        self._ending: list[Any] = []
+        """Lives of actors that were ended for good, and may still hold files."""
+
+    # --- the ActorSystem --------------------------------------------------------------------------
+
+    def create(self, kind: ActorKind, name: str, node_id: str | None, *arguments: Any) -> StubHandle:
+        """See ActorSystem."""
+        with self.lock:
+            self._check_runs()
+            handle = self.handles.get(name)
+            if handle is None:
+                handle = self.handles[name] = StubHandle(self, kind, name, arguments)
+                if name not in self.kept_down:
+                    handle.life = self._born(handle, None)
+            return handle
+
+    def find(self, name: str) -> StubHandle | None:
+        """See ActorSystem."""
+        return self.handles.get(name)
+
+    def names(self) -> list[str]:
+        """See ActorSystem."""
+        return list(self.handles)
+
+    def hosts(self) -> dict[str, str]:
+        """See ActorSystem."""
+        return {NODE_ID: HOST}
+
+    def draining(self) -> set[str]:
+        """See ActorSystem."""
+        return set()
+
+    # --- lives ------------------------------------------------------------------------------------
+
+    def life_for(self, handle: StubHandle, *, starts: bool = True) -> Any:
+        """The life that answers a call, begun anew if the last one was killed.
+
+        Raises Moved once the actor has ended for good, NotConnected while it may not start.
+        """
+        with self.lock:
+            self._check_runs()
+            if handle.has_ended:
+                raise Moved(f"{handle.name}: no such actor")
+            if handle.is_running():
+                return handle.life
+            if not starts or handle.name in self.kept_down:
+                raise NotConnected(f"{handle.name}: the actor is restarting")
+            handle.life = self._born(handle, handle.life)
+            return handle.life
+
+    def life(self, name: str) -> Any:
+        """The life of an actor by its name, as `life_for`."""
+        handle = self.handles.get(name)
+        if handle is None:
+            raise Moved(f"{name}: no such actor")
+        return self.life_for(handle)
+
+    def present(self, name: str) -> Any:
+        """The life of an actor that lives now; None if none does."""
+        handle = self.handles.get(name)
+        return handle.life if handle is not None and handle.is_running() else None
+
+    def lives(self) -> dict[str, StubActor]:
+        """The present or last lives of partitions and dispatchers, by name."""
+        lives = {name: handle.life for name, handle in list(self.handles.items())}
+        return {name: life for name, life in lives.items() if isinstance(life, StubActor)}
+
+    def trackers(self) -> dict[str, StubTracker]:
+        """The present or last lives of trackers, by name."""
+        lives = {name: handle.life for name, handle in list(self.handles.items())}
+        return {name: life for name, life in lives.items() if isinstance(life, StubTracker)}
+
+    def end(self, handle: StubHandle) -> None:
+        """End an actor for good. Thread-safe."""
+        with self.lock:
+            if handle.has_ended:
+                return
+            handle.has_ended = True
+            if self.handles.get(handle.name) is handle:
+                del self.handles[handle.name]
+            life = handle.life
+            if life is None or handle.kind is ActorKind.STORE:
+                return
+            self._ending.append(life)
+        threading.Thread(target=self._end_life, args=(life,), name="end", daemon=True).start()
+
+    def _end_life(self, life: Any) -> None:
+        life.kill()
+        life.wait_ended()
+        with self.lock:
+            self._ending.remove(life)
+
+    def end_named(self, topic: str) -> None:
+        """End all actors of a partition for good, and wait until they have let go."""
+        with self.lock:
+            handles = [handle for name, handle in self.handles.items() if topic_of_actor(name) == topic]
+        for handle in handles:
+            handle.kill()
+            if handle.life is not None:
+                handle.life.wait_ended()
+
+    def wait_ended(self, directory: str) -> None:
+        """Wait until nobody that was ended holds a partition's directory."""
+        with self.lock:
+            lives = [life for life in self._ending if getattr(life, "directory", "") == directory]
+        for life in lives:
+            life.wait_ended()
+
+    def _born(self, handle: StubHandle, former: Any) -> Any:
+        """Begin a life; `former` was the last one of this actor."""
+        if handle.kind is ActorKind.STORE:
+            return StubStore(handle.arguments[0], self.wait_ended)
+        if handle.kind is ActorKind.TRACKER:
+            return StubTracker(self._clock)
+        policies: PolicyUpdate = handle.arguments[-1]
+        topic = topic_of_actor(handle.name)
+        shared = (self._settings, self._override_of(topic) or policies, self._lane_directory, self._clock)
+        after = (former, *(life for life in self._ending if getattr(life, "address", "") == handle.name))
+        wait_for = [life for life in after if life is not None]
+        is_restarted = former is not None
+        life: StubActor
+        if handle.kind is ActorKind.DISPATCHER:
+            request: SubscriptionRequest = handle.arguments[0]
+            if is_restarted:
+                # As SubscriptionDispatcher.
+                create = not (request.durable and TopicName.parse(request.topic).is_persistent)
+                request = dataclasses.replace(request, properties={}, create=create)
+            life = StubDispatcher(handle.name, request, self, *shared, wait_for, is_restarted=is_restarted)
+        elif TopicName.parse(topic).is_persistent:
+            directory, identity, _, _, must_exist, _ = handle.arguments
+            life = StubPartition(
+                handle.name, directory, identity, must_exist, self._disk, self, *shared, wait_for,
+                is_restarted=is_restarted,
+            )  # fmt: skip
+        else:
+            life = StubNonPersistentPartition(handle.name, self, *shared, wait_for, is_restarted=is_restarted)
+        return life
+
+    def fatal(self, actor: StubActor, error: BaseException) -> None:
+        """End an actor whose process would have ended itself."""
+        self.fatal_errors.append(error)
+        threading.Thread(target=actor.kill, daemon=True).start()
+
+    def close(self) -> None:
+        """Give the stores' directories up, once nobody that was ended holds anything."""
+        with self.lock:
+            ending = list(self._ending)
+        for life in ending:
+            life.wait_ended()
+        for handle in list(self.handles.values()):
+            if isinstance(handle.life, StubStore):
+                handle.life.close()
+
+    # --- policies ---------------------------------------------------------------------------------
+
+    def _override_of(self, topic: str) -> PolicyUpdate | None:
+        return self._overridden.get(TopicName.parse(topic).partitioned_full)
+
+    def effective(self, topic: str, update: PolicyUpdate) -> PolicyUpdate:
+        """The policies that an actor heeds when it is given these."""
+        return self._override_of(topic) or update
+
+    def override(self, topic: str, update: PolicyUpdate) -> None:
+        """Let settings hold for a topic in place of its policies, before this returns."""
+        name = TopicName.parse(topic).partitioned_full
+        with self.lock:
+            former = self._overridden.get(name)
+            version = max(update.version, -1 if former is None else former.version)
+            self._overridden[name] = dataclasses.replace(update, version=version + 1)
+            lives = [
+                life
+                for address, life in self.lives().items()
+                if TopicName.parse(topic_of_actor(address)).partitioned_full == name and not life.is_dead
+            ]
+        for life in lives:
+            with suppress(PulsarException):  # those that do not serve
+                life.serving(_ANSWER_S)
+                life.result(life.start_call("apply_policies", (update,)), _ANSWER_S)
