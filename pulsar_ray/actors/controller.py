@@ -432,12 +432,13 @@ class Controller:
 
         One that serves stays: the subscription was created anew meanwhile.
         """
+        # A controller that was restarted knows nobody before.
+        served = await self._serving()
         if await self._actors.serves(name):
             return
-        if self._served is not None:
-            self._served.dispatcher_left(name)
-            if was_deleted:
-                self._served.topics.subscription_ended(TopicName.parse(topic_of_actor(name)), name)
+        served.dispatcher_left(name)
+        if was_deleted:
+            served.topics.subscription_ended(TopicName.parse(topic_of_actor(name)), name)
         self._actors.kill(name)
         self._passivation.subscription_gone(topic_of_actor(name))
         await self._actors.name_is_free(name)

@@ -96,6 +96,7 @@ class Passivation:
         served.left_consumers = self.parked_clients.consumers.take_left
         self._told_stores: set[Any] = set()
         served.when_started = self._started
+        served.when_removed = self._wake_parked
 
     # --- starting ---------------------------------------------------------------------------------
 

@@ -73,6 +73,8 @@ class TopicActors:
         """(partition, subscription) of the trackers that run, by actor name."""
         self.when_started: Callable[[str], None] = lambda _: None
         """Called with the name of each partition whose actor is created."""
+        self.when_removed: Callable[[str], None] = lambda _: None
+        """Called with the name of each partition that is no more, or begins anew."""
         self.left_consumers: Callable[[str], tuple[int, ...]] = lambda _: ()
         """Gives the consumers that a dispatcher of this name need not wait for."""
 
@@ -208,6 +210,7 @@ class TopicActors:
         """End partitions that the catalog has forgotten, and delete what their stores have of them."""
         for row in rows:
             self.end(row)
+            self.when_removed(row.name)
             if TopicName.parse(row.name).is_persistent and row.store_id in self._stores.known:
                 await self._stores.known[row.store_id]["handle"].call("remove", row.number)
 

@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -88,7 +89,9 @@ class _OwnController:
     """An OwnActor."""
 
     node_id = NODE_ID
-    was_restarted = False
+
+    def __init__(self, *, was_restarted: bool) -> None:
+        self.was_restarted = was_restarted
 
     def begin(self, component: str, settings: Settings) -> None:
         """Do nothing: this process is the test's."""
@@ -144,8 +147,10 @@ class StubCluster:
         self.actors.cluster = self
         self.fatal_errors = self.actors.fatal_errors
         self._owner = OwnerLoop("controller", on_fatal=self.fatal_errors.append)
-        order = _order(data_dir)
-        self._controller = Controller(str(data_dir), self.settings, order, self.actors, _OwnController)
+        self._controller_is_down = False
+        self._controller_arguments = str(data_dir), self.settings, _order(data_dir), self.actors
+        own = partial(_OwnController, was_restarted=False)
+        self._controller = Controller(*self._controller_arguments, own)
         self._finished(self._controller.ready())
 
     # --- the Cluster protocol ---------------------------------------------------------------------
@@ -184,16 +189,28 @@ class StubCluster:
     ) -> Any:
         """As RayCluster.controller; what crosses is a copy."""
 
-        def call(left_s: float) -> Any:
-            self._check_runs()
-            copies = pickle.loads(pickle.dumps(arguments))
-            answer = self._finished(getattr(self._controller, method)(*copies), left_s)
-            if self.controller_answers_to_lose:
-                self.controller_answers_to_lose -= 1
-                raise NotConnected("the controller died before it answered")
-            return pickle.loads(pickle.dumps(answer))
+        return until(
+            timeout_s,
+            lambda left_s: self._ask_controller(method, arguments, left_s),
+            again=(Moved, NotConnected),
+            was_done=was_done,
+        )
 
-        return until(timeout_s, call, again=(Moved, NotConnected), was_done=was_done)
+    def _ask_controller(self, method: str, arguments: tuple[Any, ...], timeout_s: float) -> Any:
+        """Make one call of the controller's present process."""
+        self._check_runs()
+        copies = pickle.loads(pickle.dumps(arguments))
+
+        async def call() -> Any:
+            if self._controller_is_down:
+                raise NotConnected("the controller is restarting")
+            return await getattr(self._controller, method)(*copies)
+
+        answer = self._finished(call(), timeout_s)
+        if self.controller_answers_to_lose:
+            self.controller_answers_to_lose -= 1
+            raise NotConnected("the controller died before it answered")
+        return pickle.loads(pickle.dumps(answer))
 
     def _finished(self, call: Coroutine[Any, Any, T], timeout_s: float = CONTROLLER_S) -> T:
         """Carry a call of the controller out on its loop."""
@@ -268,9 +285,8 @@ class StubCluster:
         self, client_id: str, parked: Mapping[str, Sequence[tuple[int, bool]]], timeout_s: float
     ) -> list[str]:
         """As RayCluster.await_wake; no process of a client dies."""
-        awake: list[str] = self.controller(
-            "await_wake", client_id, parked, timeout_s, timeout_s=timeout_s + CONTROLLER_S
-        )
+        arguments = (client_id, parked, timeout_s)
+        awake: list[str] = self._ask_controller("await_wake", arguments, timeout_s + CONTROLLER_S)
         return awake
 
     def call(self, address: str, method: str, *arguments: Any, timeout_s: float) -> Any:
@@ -409,6 +425,7 @@ class StubCluster:
         """Count the clients that wait for a partition that sleeps."""
 
         async def count() -> int:
+            await self._controller._serving()  # noqa: SLF001
             return self._controller._passivation.parked_clients.count(partition)  # noqa: SLF001
 
         return self._finished(count())
@@ -456,6 +473,24 @@ class StubCluster:
         if life is not None:
             life.kill()
 
+    def kill_controller(self, *, begins: bool = True) -> None:
+        """End the controller in the middle of what it does; it starts again at once.
+
+        Unless it `begins`, it knows nothing until somebody asks for something.
+        """
+
+        async def restart() -> None:
+            self._controller_is_down = True
+            await self._end_controller()
+            own = partial(_OwnController, was_restarted=True)
+            self._controller = Controller(*self._controller_arguments, own)
+            self._controller_is_down = False
+            if begins:
+                with suppress(PulsarException):  # a later call has it try again
+                    await self._controller.ready()
+
+        self._finished(restart())
+
     def allow(self, address: str) -> None:
         """An actor that was kept down may start again."""
         self.actors.kept_down.discard(address)
@@ -480,6 +515,7 @@ class StubCluster:
             # Actors know from one look to the next that nobody has used them; long ago, where they report.
             await asyncio.sleep(LOOK_PAUSE_S)
             looks = [await handle.call("idle") for handle in handles if handle.kind in _LEAVE]
+        await self._controller._serving()  # noqa: SLF001
         if all(idle is not None and idle.idle_ms for idle in looks):
             await self._controller._passivation.leave_now(partition, with_clients=with_clients)  # noqa: SLF001
 
@@ -544,7 +580,7 @@ class StubCluster:
         self._has_ended = True
         if self._restless is not None:
             self._restless.join()
-        self._finished(self._end_controller())
+        self._finished(self._end_loop())
         self._owner.stop()
         lives = self.actors.lives().values()
         for kind in (StubDispatcher, StubNonPersistentPartition, StubPartition):
@@ -564,6 +600,9 @@ class StubCluster:
             await asyncio.wait(tasks, timeout=ATTACH_TIMEOUT_S)
         if (served := self._controller._served) is not None:  # noqa: SLF001
             served.topics.catalog.close()
+
+    async def _end_loop(self) -> None:
+        await self._end_controller()
         await asyncio.get_running_loop().shutdown_default_executor()
 
 

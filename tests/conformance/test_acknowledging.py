@@ -90,6 +90,8 @@ def test_acks_that_mean_nothing_change_nothing(broker: Broker, client: Client, a
     assert_quiet(consumer)
 
 
+# Of a batch that came again in part, as behind the loss of its carrier, acknowledged messages are kept.
+@pytest.mark.usefixtures("carriers_are_kept")
 def test_a_partly_acked_batch_comes_back_whole_without_index_acks(
     broker: Broker, client: Client, assert_quiet: Quiet
 ) -> None:

@@ -95,6 +95,20 @@ def test_publishing_elsewhere_wakes_a_parked_consumer(
     assert values(consumer, 1) == [b"after"]
 
 
+def test_a_parked_consumer_is_woken_though_the_controller_died(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic)
+    park(broker, topic, consumer, producer)
+    broker.cluster.kill_controller()
+    broker.client().create_producer(topic).send(b"x")
+    assert values(consumer, 1, acknowledge=True) == [b"x"]
+    park(broker, topic, consumer, producer)
+    broker.client().create_producer(topic).send(b"y")
+    broker.cluster.kill_controller()
+    assert values(consumer, 1) == [b"y"]
+
+
 def test_a_parked_producer_wakes_its_topic_by_sending(broker: Broker, client: Client) -> None:
     topic = broker.topic()
     consumer = client.subscribe(topic, "s")
@@ -487,19 +501,17 @@ def test_one_call_waits_for_all_parked_consumers(
 ) -> None:
     topics = [broker.topic() for _ in range(5)]
     consumers = [client.subscribe(topic, "s") for topic in topics]
-    call_controller = broker.cluster.controller
+    await_wake = broker.cluster.await_wake
     waiting: list[list[str]] = []
 
-    def noted(method: str, *arguments: Any, **named: Any) -> Any:
-        if method != "await_wake":
-            return call_controller(method, *arguments, **named)
-        waiting.append(list(arguments[1]))
+    def noted(client_id: str, parked: dict[str, Any], timeout_s: float) -> list[str]:
+        waiting.append(list(parked))
         try:
-            return call_controller(method, *arguments, **named)
+            return await_wake(client_id, parked, timeout_s)
         finally:
-            waiting.remove(list(arguments[1]))
+            waiting.remove(list(parked))
 
-    monkeypatch.setattr(broker.cluster, "controller", noted)
+    monkeypatch.setattr(broker.cluster, "await_wake", noted)
     park(broker, topics, *consumers)
     wait_until(lambda: [len(addresses) for addresses in waiting] == [5], what="one call for five")
     publisher = broker.client()

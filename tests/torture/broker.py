@@ -40,6 +40,7 @@ from tests.torture.plan import (
     DISPATCHER,
     DISPATCHERS_SLEEP,
     KILL,
+    KILL_CONTROLLER,
     LONG_STOP,
     LOSE_ANSWER,
     LOSE_CONTROLLER_ANSWER,
@@ -260,6 +261,8 @@ class TorturedBroker:
             return self.catalog_disk.heal if self.catalog_disk.fail(fault.kind) else None
         if fault.kind == LOSE_CONTROLLER_ANSWER:
             self.cluster.controller_answers_to_lose += 1
+        elif fault.kind == KILL_CONTROLLER:
+            self.cluster.kill_controller()
         elif fault.kind == RESTART:
             self.restart()
         else:

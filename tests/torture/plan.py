@@ -13,6 +13,7 @@ KILL, STOP, SLEEP, KILL_ALL, RESTART = "SIGKILL", "SIGSTOP", "sleep", "SIGKILL o
 CUT, LOSE_REQUEST, LOSE_ANSWER, SILENCE = "cut lane", "lost request", "lost answer", "silent lane"
 CLOCK_FORWARD, CLOCK_BACK = "clock forward", "clock back"
 LOSE_CONTROLLER_ANSWER = "lost answer of the controller"
+KILL_CONTROLLER = "SIGKILL of the controller"
 DISPATCHERS_SLEEP = "sleep of dispatchers alone"
 LONG_STOP = "SIGSTOP, longer than a lease,"
 PARTITION, DISPATCHER, TRACKER = "partition", "dispatcher", "tracker"
@@ -31,10 +32,13 @@ WEIGHTS: dict[str, int] = {
     CLOCK_FORWARD: 2,
     CLOCK_BACK: 2,
     LOSE_CONTROLLER_ANSWER: 2,
+    KILL_CONTROLLER: 3,
     **dict.fromkeys(DISK_FAULTS, 4),
     **dict.fromkeys(CATALOG_FAULTS, 2),
 }
-WHOLE = (KILL_ALL, RESTART, CLOCK_FORWARD, CLOCK_BACK, LOSE_CONTROLLER_ANSWER, *CATALOG_FAULTS)
+WHOLE = (
+    KILL_ALL, RESTART, CLOCK_FORWARD, CLOCK_BACK, LOSE_CONTROLLER_ANSWER, KILL_CONTROLLER, *CATALOG_FAULTS,
+)  # fmt: skip
 """What hits everything."""
 OF_AN_ACTOR = (KILL, STOP, LONG_STOP, CUT, *DISK_FAULTS)
 """What is counted by the actor that it hits."""
