@@ -18,8 +18,14 @@ from ray import ObjectRef
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from pulsar_ray.data import failing_actors
-from pulsar_ray.data.failing_actors import ATTEMPTS, AtWork
+from pulsar_ray.data.failing_actors import (
+    ATTEMPTS,
+    AtWork,
+    kill_stuck,
+    look_after_s,
+    own_error,
+    with_sign_of_life,
+)
 from pulsar_ray.data.full_store import store_full
 from pulsar_ray.data.idle_actors import IdleActors
 from pulsar_ray.data.planning.plan import ReadRange
@@ -197,9 +203,9 @@ class ReaderPool:
         while running or any(team.waiting for team in teams.values()):
             for team in teams.values():
                 running |= {started.blocks.completed(): started for started in team.start(form)}
-            done, _ = ray.wait(list(running), num_returns=1, timeout=failing_actors.look_after_s())
+            done, _ = ray.wait(list(running), num_returns=1, timeout=look_after_s())
             if not done:
-                failing_actors.kill_stuck({each.busy for each in running.values()})
+                kill_stuck({each.busy for each in running.values()})
                 continue
             finished = running.pop(done[0])
             work, team = finished.work, teams[finished.work.read_range.node_id]
@@ -230,7 +236,7 @@ class ReaderPool:
 
 
 def _gave_up(running: _Running, died: RayError) -> Exception:
-    return failing_actors.own_error(
+    return own_error(
         died,
         f"that read {running.work.read_range.topic}",
         f"read again; {LESS_AT_ONCE}",
@@ -275,6 +281,6 @@ def _blocks_of(finished: _Running) -> ReadBlocks:
     return ReadBlocks(blocks, summary.messages, summary.largest_bytes)
 
 
-_ACTOR = failing_actors.with_sign_of_life(RangeReader)
+_ACTOR = with_sign_of_life(RangeReader)
 READERS = ReaderPool()
 """The pool of this process."""

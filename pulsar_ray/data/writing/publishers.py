@@ -15,8 +15,14 @@ from ray import ObjectRef
 from ray.exceptions import RayError
 
 from pulsar_ray.client.client import Client
-from pulsar_ray.data import failing_actors
-from pulsar_ray.data.failing_actors import ATTEMPTS, AtWork
+from pulsar_ray.data.failing_actors import (
+    ATTEMPTS,
+    AtWork,
+    kill_stuck,
+    look_after_s,
+    own_error,
+    with_sign_of_life,
+)
 from pulsar_ray.data.idle_actors import IdleActors
 from pulsar_ray.data.writing.publishing import Part, publish_part
 
@@ -82,9 +88,9 @@ class PublisherPool:
                     place, part = waiting.popleft()
                     publisher = AtWork(self._idle.take(connection) or _new_publisher(connection))
                     running[publisher.actor.publish.remote(part)] = place, publisher
-                finished, _ = ray.wait(list(running), num_returns=1, timeout=failing_actors.look_after_s())
+                finished, _ = ray.wait(list(running), num_returns=1, timeout=look_after_s())
                 if not finished:
-                    failing_actors.kill_stuck([publisher for _, publisher in running.values()])
+                    kill_stuck([publisher for _, publisher in running.values()])
                 for done in finished:
                     place, publisher = running.pop(done)
                     try:
@@ -121,7 +127,7 @@ def _publisher_limit() -> int:
 
 
 def _own_error(failed: RayError, publisher: AtWork) -> Exception:
-    return failing_actors.own_error(
+    return own_error(
         failed,
         "that sent a part of the rows",
         "write the batch again, in more tasks",
@@ -129,6 +135,6 @@ def _own_error(failed: RayError, publisher: AtWork) -> Exception:
     )
 
 
-_ACTOR = failing_actors.with_sign_of_life(Publisher)
+_ACTOR = with_sign_of_life(Publisher)
 PUBLISHERS = PublisherPool()
 """The pool of this process."""

@@ -10,7 +10,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from pulsar_ray.data import failing_actors
+from pulsar_ray.data.failing_actors import ATTEMPTS, look_after_s, own_error, slow_error, work_timeout_s
 from pulsar_ray_spark.landing.file_writing import FileJob, WrittenFile, write_file
 
 _TASKS_PER_NODE = 4
@@ -40,7 +40,7 @@ def write_on_ray(jobs: Sequence[FileJob]) -> Iterator[WrittenFile]:
         while waiting and len(running) < limit:
             job = waiting.pop()
             running[_start(job)] = _Running(job, time.monotonic(), 1)
-        done, _ = ray.wait(list(running), num_returns=1, timeout=failing_actors.look_after_s())
+        done, _ = ray.wait(list(running), num_returns=1, timeout=look_after_s())
         for each in done:
             del running[each]
             yield _result(each)
@@ -53,11 +53,11 @@ def write_on_ray(jobs: Sequence[FileJob]) -> Iterator[WrittenFile]:
 def _looked_at(task: Any, begun: _Running) -> tuple[Any, _Running]:
     """The task, or the one in its place if it takes too long."""
     now = time.monotonic()
-    if now - begun.since < failing_actors.work_timeout_s():
+    if now - begun.since < work_timeout_s():
         return task, begun
     ray.cancel(task, force=True)
-    if begun.attempt == failing_actors.ATTEMPTS:
-        raise failing_actors.slow_error(f"that wrote {begun.job.name}")
+    if begun.attempt == ATTEMPTS:
+        raise slow_error(f"that wrote {begun.job.name}")
     return _start(begun.job), _Running(begun.job, now, begun.attempt + 1)
 
 
@@ -77,7 +77,7 @@ def _result(done: Any) -> WrittenFile:
     try:
         written: WrittenFile = ray.get(done)
     except RayError as error:
-        raise failing_actors.own_error(
+        raise own_error(
             error, "that wrote a file of the landing", "land with a smaller max_bytes_per_file"
         ) from None
     return written
