@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import builtins
 
+from pulsar_ray.admin.ending_calls import EndingCalls
 from pulsar_ray.admin.policies import Policies
 from pulsar_ray.admin.topic_calls import Broker, TopicCalls
-from pulsar_ray.admin.topic_ending import TopicEnding
 from pulsar_ray.client.options.checks import check_flag, check_text
 from pulsar_ray.errors import NotAllowedError, PulsarException, TopicNotFound
 from pulsar_ray.model.policies import NAMESPACE
@@ -22,7 +22,7 @@ class Namespaces:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._ending = TopicEnding(TopicCalls(broker))
+        self._ending = EndingCalls(TopicCalls(broker))
         self.policies = Policies(broker, NAMESPACE)
         """They override the broker's settings for all topics of a namespace."""
 

@@ -6,10 +6,10 @@ import builtins
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from pulsar_ray.admin.ending_calls import EndingCalls, each_of
 from pulsar_ray.admin.policies import Policies
 from pulsar_ray.admin.redrive import Redrive
 from pulsar_ray.admin.topic_calls import Broker, TopicCalls
-from pulsar_ray.admin.topic_ending import TopicEnding, each_of
 from pulsar_ray.admin.topic_growth import TopicGrowth, check_partitions
 from pulsar_ray.admin.topic_inspection import TopicInspection
 from pulsar_ray.admin.topic_subscriptions import TopicSubscriptions
@@ -38,7 +38,7 @@ class Topics:
         self._growth = TopicGrowth(self._calls)
         self._inspection = TopicInspection(self._calls)
         self._subscriptions = TopicSubscriptions(self._calls)
-        self._ending = TopicEnding(self._calls)
+        self._ending = EndingCalls(self._calls)
         self._redrive = Redrive(self._calls, self._inspection, self._subscriptions, new_client)
         self.policies = Policies(broker, TOPIC)
         """They override the namespace's policies and the broker's settings for one topic."""

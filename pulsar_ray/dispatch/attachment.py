@@ -8,8 +8,8 @@ from typing import NamedTuple
 from pulsar_ray.dispatch.grant import Grant
 
 
-class Departure(Enum):
-    """How a consumer went."""
+class ConsumerExit(Enum):
+    """Tells a consumer that was closed from one that crashed."""
 
     CLOSED = "closed"
     CRASHED = "crashed"

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from pulsar_ray.dispatch.acknowledgments import Acknowledgments
-from pulsar_ray.dispatch.attachment import Attachment, Departure
+from pulsar_ray.dispatch.attachment import Attachment, ConsumerExit
 from pulsar_ray.dispatch.blocks.block_intake import BlockIntake
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.blocks.chunk_limits import mildest
@@ -189,7 +189,7 @@ class Dispatcher:
         self.type.policy.admit(spec, self.consumers.values())
 
     def remove_consumer(
-        self, consumer_id: int, how: Departure, *, handed_over: int | None = None
+        self, consumer_id: int, how: ConsumerExit, *, handed_over: int | None = None
     ) -> Crash | None:
         """Remove a consumer for good; messages that it holds wait again.
 
@@ -204,7 +204,7 @@ class Dispatcher:
         self.type.policy.leave(consumer)
         self._limit_chunks()
         crash = None
-        if how is Departure.CRASHED and self.cursor.subscription.is_durable:
+        if how is ConsumerExit.CRASHED and self.cursor.subscription.is_durable:
             crash = self._blame.crashed(consumer, handed_over)
         else:
             self._redelivery.give_up(consumer)

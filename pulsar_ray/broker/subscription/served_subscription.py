@@ -24,7 +24,7 @@ from pulsar_ray.broker.subscription.subscription_figures import stored_figures
 from pulsar_ray.broker.subscription.subscription_stats import SubscriptionStats
 from pulsar_ray.broker.subscription.subscription_turn import SubscriptionTurn
 from pulsar_ray.clock import Clock
-from pulsar_ray.dispatch.attachment import Attachment, Departure
+from pulsar_ray.dispatch.attachment import Attachment, ConsumerExit
 from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.grant import DropQueue
@@ -182,7 +182,7 @@ class ServedSubscription:
             counter = endpoint.handed_over
             crash = self.core.remove_consumer(
                 endpoint.incarnation,
-                Departure.CRASHED if crashed and endpoint.count_crashes else Departure.CLOSED,
+                ConsumerExit.CRASHED if crashed and endpoint.count_crashes else ConsumerExit.CLOSED,
                 handed_over=None if counter is None else counter.read(),
             )
             if crash is not None and crash.handed_over:
@@ -230,7 +230,7 @@ class ServedSubscription:
         """Remove a consumer that left by itself; durable when this returns."""
         if self.consumers.remove(endpoint):
             self.counts.traffic.left(endpoint)
-        self.core.remove_consumer(endpoint.incarnation, Departure.CLOSED)
+        self.core.remove_consumer(endpoint.incarnation, ConsumerExit.CLOSED)
         endpoint.session.endpoints.pop(endpoint.consumer_id, None)
         self.turn.schedule()
         await self.flushed(self.core.cursor.version)

@@ -27,7 +27,7 @@ from pulsar_ray.data.failing_actors import (
     with_sign_of_life,
 )
 from pulsar_ray.data.full_store import store_full
-from pulsar_ray.data.idle_actors import IdleActors
+from pulsar_ray.data.idle_handles import IdleHandles
 from pulsar_ray.data.planning.plan import ReadRange
 from pulsar_ray.data.reading.avro_blocks import encode_avro_blocks
 from pulsar_ray.data.reading.avro_values import AvroValues
@@ -109,7 +109,7 @@ class _Work(NamedTuple):
     attempt: int = 1
 
 
-class ReadBlocks(NamedTuple):
+class ObjectStoreBlocks(NamedTuple):
     """References to blocks in the object store, their messages, and the size of the largest."""
 
     refs: list[ObjectRef[Any]]
@@ -135,7 +135,7 @@ class _Running(NamedTuple):
 class _Team:
     """The ranges of one node that wait, and the readers that have others in hand."""
 
-    def __init__(self, node_id: str, limit: int, idle: IdleActors[str]) -> None:
+    def __init__(self, node_id: str, limit: int, idle: IdleHandles[str]) -> None:
         self.waiting: deque[_Work] = deque()
         self._node_id = node_id
         self._limit = limit
@@ -182,9 +182,9 @@ class ReaderPool:
     """
 
     def __init__(self) -> None:
-        self._idle: IdleActors[str] = IdleActors()
+        self._idle: IdleHandles[str] = IdleHandles()
 
-    def read(self, ranges: Sequence[ReadRange], sources: Sequence[int], form: BlockForm) -> ReadBlocks:
+    def read(self, ranges: Sequence[ReadRange], sources: Sequence[int], form: BlockForm) -> ObjectStoreBlocks:
         """Read the blocks of all ranges, in their order; `sources` number the ranges' partitions.
 
         Raises the error of the first range that fails, ObjectStoreFull where Ray's store has no room.
@@ -199,7 +199,7 @@ class ReaderPool:
         for place, (read_range, source) in enumerate(zip(ranges, sources, strict=True)):
             teams[read_range.node_id].waiting.append(_Work(place, read_range, source))
         running: dict[Any, _Running] = {}
-        blocks = [ReadBlocks([], 0, 0) for _ in ranges]
+        blocks = [ObjectStoreBlocks([], 0, 0) for _ in ranges]
         while running or any(team.waiting for team in teams.values()):
             for team in teams.values():
                 running |= {started.blocks.completed(): started for started in team.start(form)}
@@ -219,7 +219,7 @@ class ReaderPool:
             team.finished(finished.busy)
         refs = [ref for of_range in blocks for ref in of_range.refs]
         messages = sum(of_range.messages for of_range in blocks)
-        return ReadBlocks(refs, messages, max((each.largest_bytes for each in blocks), default=0))
+        return ObjectStoreBlocks(refs, messages, max((each.largest_bytes for each in blocks), default=0))
 
     def prepare(self) -> None:
         """Begin to start the readers of this cluster's first nodes, without waiting for them.
@@ -263,7 +263,7 @@ def _reader_limits() -> dict[str, int]:
     return limits
 
 
-def _blocks_of(finished: _Running) -> ReadBlocks:
+def _blocks_of(finished: _Running) -> ObjectStoreBlocks:
     *blocks, last = list(finished.blocks)
     try:
         summary: _Summary = ray.get(last)
@@ -278,7 +278,7 @@ def _blocks_of(finished: _Running) -> ReadBlocks:
         if isinstance(error, RayTaskError) and isinstance(error.cause, PulsarException):
             raise error.cause from None
         raise
-    return ReadBlocks(blocks, summary.messages, summary.largest_bytes)
+    return ObjectStoreBlocks(blocks, summary.messages, summary.largest_bytes)
 
 
 _ACTOR = with_sign_of_life(RangeReader)

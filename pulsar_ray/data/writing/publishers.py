@@ -23,7 +23,7 @@ from pulsar_ray.data.failing_actors import (
     own_error,
     with_sign_of_life,
 )
-from pulsar_ray.data.idle_actors import IdleActors
+from pulsar_ray.data.idle_handles import IdleHandles
 from pulsar_ray.data.writing.publishing import Part, publish_part
 
 _MAX_PUBLISHERS = 64
@@ -68,7 +68,7 @@ class PublisherPool:
     """
 
     def __init__(self) -> None:
-        self._idle: IdleActors[Connection] = IdleActors()
+        self._idle: IdleHandles[Connection] = IdleHandles()
 
     def publish(self, parts: Sequence[Part], connection: Connection) -> list[dict[int, int]]:
         """Send all parts; their counts, in their order.

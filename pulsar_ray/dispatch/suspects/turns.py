@@ -240,7 +240,7 @@ def _slots(block: DispatchBlock, rows: RowSet) -> set[int]:
     return set(block.slots[row_sets.numbers_of(rows)].tolist())
 
 
-Place = tuple[Key, int]
+RowPlace = tuple[Key, int]
 """(key of a block, row in it), in the order of the log."""
 
 
@@ -254,7 +254,7 @@ class _Span:
     __slots__ = ("firsts", "last")
 
     def __init__(self) -> None:
-        self.firsts: dict[SuspectGroup, Place] = {}
+        self.firsts: dict[SuspectGroup, RowPlace] = {}
         self.last: Key = (-1, -1)
 
 
@@ -279,7 +279,7 @@ def _grant_before(
     spans: dict[int, _Span],
     source: GrantSource,
     grants: list[Grant],
-) -> dict[int, Place]:
+) -> dict[int, RowPlace]:
     """Grant what waits before the first suspect of its slot.
 
     As far as the owners have room. Returns where the rest of each slot begins, for which suspects wait.
@@ -301,7 +301,7 @@ def _grant_before(
     for number, of_blocks in of_numbers.items():
         for _, (block, rows) in sorted(of_blocks.items()):
             _grant_rows(routes.consumers[number], block, rows, source, grants)
-    left: dict[int, Place] = {}
+    left: dict[int, RowPlace] = {}
     for slot, block, rows in parked:
         if rows := rows & counted_rows.rows_of(block.waiting):
             left.setdefault(slot, (block.key, row_sets.first(rows)))
@@ -324,7 +324,7 @@ def _owned(
     routes: KeyRoutes,
     suspects: SuspectGroups,
     spans: dict[int, _Span],
-    left: dict[int, Place],
+    left: dict[int, RowPlace],
 ) -> Owned:
     """Find which consumers may try which suspects.
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pulsar_ray.dispatch.attachment import Departure
+from pulsar_ray.dispatch.attachment import ConsumerExit
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.blocks.counted_rows import rows_of
 from pulsar_ray.dispatch.consumer import ConsumerSpec
@@ -276,11 +276,11 @@ class NaiveModel:
                     m for m in self.entries[key] if m not in self.holder and m not in self.facts.acked
                 )
 
-    def let_go(self, client: Client, how: Departure) -> None:
+    def let_go(self, client: Client, how: ConsumerExit) -> None:
         """Count a failure if it was given one message alone, or one suspect, when it crashed."""
         held = [m for m, (c, _) in self.holder.items() if c == client.consumer_id]
         consumer = self.dispatcher.consumers.get(client.consumer_id)
-        if how is Departure.CRASHED and consumer is not None:
+        if how is ConsumerExit.CRASHED and consumer is not None:
             consumer.handed_over = client.left_queue
             handed = []
             for delivery in sorted(consumer.deliveries, key=lambda each: (each.block.key, each.number)):

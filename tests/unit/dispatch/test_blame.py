@@ -10,7 +10,7 @@ from collections import deque
 import msgpack
 import pytest
 
-from pulsar_ray.dispatch.attachment import Departure
+from pulsar_ray.dispatch.attachment import ConsumerExit
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
 from pulsar_ray.dispatch.consumer import ConsumerSpec
@@ -182,7 +182,7 @@ class Lab:
         before = self._blamed()
         self.dispatcher.remove_consumer(
             process.spec.consumer_id,
-            Departure.CRASHED,
+            ConsumerExit.CRASHED,
             handed_over=process.handed_over if self.is_known else None,
         )
         for message in self.messages:
@@ -208,7 +208,7 @@ class Lab:
             msgpack.packb(snapshot_payload(self.dispatcher.cursor)), strict_map_key=False
         )
         for process in list(self.processes.values()):
-            self.dispatcher.remove_consumer(process.spec.consumer_id, Departure.CLOSED)
+            self.dispatcher.remove_consumer(process.spec.consumer_id, ConsumerExit.CLOSED)
         self.processes.clear()
         self.epoch += 1
         cursor = cursor_from_snapshot(payload)
@@ -260,7 +260,7 @@ def test_suspects_in_the_middle_of_a_batch_come_at_their_place(consumer_type: Co
         return [grant.rows for grant in rig.grants()]
 
     assert begin(1) == [((0, 22),)]
-    rig.dispatcher.remove_consumer(1, Departure.CRASHED, handed_over=22)
+    rig.dispatcher.remove_consumer(1, ConsumerExit.CRASHED, handed_over=22)
     assert begin(2) == [((0, 11),)]
     rig.dispatcher.has_handed_over(2, 11)
     second: list[tuple[tuple[int, int], ...]] = []
@@ -268,7 +268,7 @@ def test_suspects_in_the_middle_of_a_batch_come_at_their_place(consumer_type: Co
         rig.now_ms += PATIENCE_MS
         second = [grant.rows for grant in rig.grants()]
     assert second == [((11, 22),)]
-    rig.dispatcher.remove_consumer(2, Departure.CRASHED, handed_over=15)
+    rig.dispatcher.remove_consumer(2, ConsumerExit.CRASHED, handed_over=15)
     got = begin(3)
     for _ in range(10):
         handed_over = sum(end - first for rows in got for first, end in rows)
@@ -282,7 +282,7 @@ def test_a_message_that_was_alone_in_hand_has_failed_at_the_first_crash() -> Non
     rig = Rig([10])
     rig.add(1, credit=10)
     rig.grants()
-    rig.dispatcher.remove_consumer(1, Departure.CRASHED, handed_over=1)
+    rig.dispatcher.remove_consumer(1, ConsumerExit.CRASHED, handed_over=1)
     rig.add(2, credit=10)
     (others,) = rig.grants()
     assert (others.rows, others.redelivery_count) == (((1, 10),), 0), "the others come first"
@@ -295,7 +295,7 @@ def test_suspects_that_wait_are_still_to_come() -> None:
     rig = Rig([2])
     rig.add(1, credit=2)
     rig.grants()
-    rig.dispatcher.remove_consumer(1, Departure.CRASHED, handed_over=2)
+    rig.dispatcher.remove_consumer(1, ConsumerExit.CRASHED, handed_over=2)
     rig.add(2, credit=10)
     (first,) = rig.grants()
     assert first.rows == ((0, 1),)
@@ -310,12 +310,12 @@ def test_the_second_half_is_cleared_when_the_first_explains_a_crash() -> None:
     rig = Rig([8])
     rig.add(1, credit=8)
     rig.grants()
-    rig.dispatcher.remove_consumer(1, Departure.CRASHED, handed_over=8)
+    rig.dispatcher.remove_consumer(1, ConsumerExit.CRASHED, handed_over=8)
     rig.add(2, credit=100)
     (half,) = rig.grants()
     assert (half.rows, half.is_suspect) == (((0, 4),), True)
     assert rig.grants() == [], "nothing beside it"
-    rig.dispatcher.remove_consumer(2, Departure.CRASHED, handed_over=4)
+    rig.dispatcher.remove_consumer(2, ConsumerExit.CRASHED, handed_over=4)
     rig.add(3, credit=100)
     (cleared,) = rig.grants()
     assert (cleared.rows, cleared.is_suspect, cleared.redelivery_count) == (((4, 8),), False, 0)
@@ -328,11 +328,11 @@ def test_a_consumer_that_leaves_or_fails_a_suspect_clears_nobody_else() -> None:
     rig = Rig([4])
     rig.add(1, credit=4)
     rig.grants()
-    rig.dispatcher.remove_consumer(1, Departure.CRASHED, handed_over=4)
+    rig.dispatcher.remove_consumer(1, ConsumerExit.CRASHED, handed_over=4)
     rig.add(2, credit=4)
     rig.grants()
     rig.dispatcher.negative_acknowledge(2, [(1, 0, (), 0)])
-    rig.dispatcher.remove_consumer(2, Departure.CLOSED)
+    rig.dispatcher.remove_consumer(2, ConsumerExit.CLOSED)
     rig.add(3, credit=4)
     (failed,) = rig.grants()
     assert (failed.rows, failed.is_suspect, failed.redelivery_count) == (((0, 1),), False, 1)
@@ -346,12 +346,12 @@ def test_a_report_of_some_suspects_blames_none_of_those_that_it_may_not_tell_of(
     rig = Rig([8])
     rig.add(1, credit=8)
     rig.grants()
-    rig.dispatcher.remove_consumer(1, Departure.CRASHED)
+    rig.dispatcher.remove_consumer(1, ConsumerExit.CRASHED)
     rig.add(2, credit=100)
     (half,) = rig.grants()
     assert half.rows == ((0, 4),)
     rig.dispatcher.set_credit(2, 100, half.number, handed_over=1)
-    crash = rig.dispatcher.remove_consumer(2, Departure.CRASHED)
+    crash = rig.dispatcher.remove_consumer(2, ConsumerExit.CRASHED)
     assert crash == Crash(held=4, handed_over=1, failed="")
     rig.add(3, credit=100)
     (cleared,) = rig.grants()
@@ -368,21 +368,21 @@ def test_a_suspect_that_was_granted_alone_and_reported_has_failed() -> None:
     rig = Rig([2])
     rig.add(1, credit=2)
     rig.grants()
-    rig.dispatcher.remove_consumer(1, Departure.CRASHED)
+    rig.dispatcher.remove_consumer(1, ConsumerExit.CRASHED)
     rig.add(2, credit=1)
     (alone,) = rig.grants()
     rig.dispatcher.set_credit(2, 1, alone.number, handed_over=1)
-    assert rig.dispatcher.remove_consumer(2, Departure.CRASHED) == Crash(1, 1, "1:0")
+    assert rig.dispatcher.remove_consumer(2, ConsumerExit.CRASHED) == Crash(1, 1, "1:0")
 
 
 def test_suspects_that_were_granted_and_not_handed_over_stay_suspect_unblamed() -> None:
     rig = Rig([2])
     rig.add(1, credit=2)
     rig.grants()
-    rig.dispatcher.remove_consumer(1, Departure.CRASHED, handed_over=2)
+    rig.dispatcher.remove_consumer(1, ConsumerExit.CRASHED, handed_over=2)
     rig.add(2, credit=2)
     rig.grants()
-    rig.dispatcher.remove_consumer(2, Departure.CRASHED, handed_over=0)
+    rig.dispatcher.remove_consumer(2, ConsumerExit.CRASHED, handed_over=0)
     rig.add(3, credit=2)
     (again,) = rig.grants()
     assert (again.rows, again.is_suspect, again.redelivery_count) == (((0, 1),), True, 0)
@@ -392,7 +392,7 @@ def test_a_program_that_wants_more_before_it_acknowledges_gets_more_after_a_whil
     rig = Rig([1] * 10)
     rig.add(1, credit=4)
     rig.grants()
-    rig.dispatcher.remove_consumer(1, Departure.CRASHED, handed_over=4)
+    rig.dispatcher.remove_consumer(1, ConsumerExit.CRASHED, handed_over=4)
     rig.add(2, credit=6)
     assert len(rig.grants()) == 6, "others first"
     rig.report(2, 100)
@@ -400,7 +400,7 @@ def test_a_program_that_wants_more_before_it_acknowledges_gets_more_after_a_whil
     rig.now_ms += PATIENCE_MS
     assert [grant.is_suspect for grant in rig.grants()] == [True, True]
     rig.now_ms += PATIENCE_MS
-    rig.dispatcher.remove_consumer(2, Departure.CRASHED, handed_over=8)
+    rig.dispatcher.remove_consumer(2, ConsumerExit.CRASHED, handed_over=8)
     rig.add(3, credit=100)
     assert [(g.block.first_entry_id, g.is_suspect) for g in rig.grants()] == [
         (entry, False) for entry in (2, 3, 4, 5, 6, 7, 8, 9)
@@ -415,7 +415,7 @@ def test_a_program_that_acknowledges_nothing_for_long_gets_the_whole_batch_and_w
     rig.add(1, credit=100, consumer_type=consumer_type)
     rig.dispatcher.hand_over(rig.now_ms)
     rig.grants()
-    rig.dispatcher.remove_consumer(1, Departure.CRASHED, handed_over=6)
+    rig.dispatcher.remove_consumer(1, ConsumerExit.CRASHED, handed_over=6)
     rig.add(2, credit=100, consumer_type=consumer_type)
     rig.dispatcher.hand_over(rig.now_ms)
     got: list[Message] = []
@@ -433,7 +433,7 @@ def test_a_crash_tells_the_one_message_that_it_is_laid_to(blocks: list[int], fai
     rig = Rig(blocks)
     rig.add(1, credit=3)
     rig.grants()
-    crash = rig.dispatcher.remove_consumer(1, Departure.CRASHED, handed_over=1)
+    crash = rig.dispatcher.remove_consumer(1, ConsumerExit.CRASHED, handed_over=1)
     assert crash == Crash(held=3, handed_over=1, failed=failed)
 
 
@@ -441,10 +441,10 @@ def test_a_crash_with_several_messages_in_hand_names_none() -> None:
     rig = Rig([1, 1, 1])
     rig.add(1, credit=3)
     rig.grants()
-    crash = rig.dispatcher.remove_consumer(1, Departure.CRASHED, handed_over=2)
+    crash = rig.dispatcher.remove_consumer(1, ConsumerExit.CRASHED, handed_over=2)
     assert crash == Crash(held=3, handed_over=2, failed="")
     rig.add(2, credit=3)
-    assert rig.dispatcher.remove_consumer(2, Departure.CLOSED) is None
+    assert rig.dispatcher.remove_consumer(2, ConsumerExit.CLOSED) is None
 
 
 @pytest.mark.parametrize("per_block", [1, 3, 8])
@@ -452,7 +452,7 @@ def test_suspects_wait_for_earlier_messages_of_their_key_that_are_suspect_no_mor
     keys = KeysRig(["a"] * 8, per_block)
     keys.add(1)
     assert keys.entries() == {1: list(range(8))}
-    keys.dispatcher.remove_consumer(1, Departure.CRASHED, handed_over=8)
+    keys.dispatcher.remove_consumer(1, ConsumerExit.CRASHED, handed_over=8)
     keys.add(2)
     assert keys.entries() == {2: [0, 1, 2, 3]}
     # The first one was only cut off: it comes back with all it had, of which half is another's now.
@@ -460,9 +460,9 @@ def test_suspects_wait_for_earlier_messages_of_their_key_that_are_suspect_no_mor
     back = ConsumerSpec(1, "c1", ConsumerType.KeyShared)
     keys.dispatcher.attach_consumer(back, keys.rig.now_ms, held=held)
     assert keys.entries() == {}
-    keys.dispatcher.remove_consumer(1, Departure.CRASHED, handed_over=8)
+    keys.dispatcher.remove_consumer(1, ConsumerExit.CRASHED, handed_over=8)
     assert keys.entries() == {}
-    keys.dispatcher.remove_consumer(2, Departure.CRASHED, handed_over=0)
+    keys.dispatcher.remove_consumer(2, ConsumerExit.CRASHED, handed_over=0)
     keys.add(3, credit=3)
     assert keys.entries() == {3: [0, 1, 2]}, "no suspect yet, and no more than it has room for"
     keys.rig.report(3, 100, handed_over=3)
@@ -478,7 +478,7 @@ def test_a_suspect_that_failed_comes_again_before_later_suspects_of_its_key(per_
     keys = KeysRig(["a"] * 8 + ["b"], per_block)
     keys.add(1)
     keys.entries()
-    keys.dispatcher.remove_consumer(1, Departure.CRASHED, handed_over=8)
+    keys.dispatcher.remove_consumer(1, ConsumerExit.CRASHED, handed_over=8)
     keys.add(2)
     assert keys.entries() == {2: [8]}, "another key's goes out before suspects"
     keys.acknowledge(2, 8)

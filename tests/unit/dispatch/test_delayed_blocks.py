@@ -10,7 +10,7 @@ import pytest
 
 from pulsar_ray.broker.subscription.delayed.log_scan import delayed_rows_of
 from pulsar_ray.broker.subscription.delayed.tracker_link import due_blocks
-from pulsar_ray.dispatch.attachment import Departure
+from pulsar_ray.dispatch.attachment import ConsumerExit
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
 from pulsar_ray.dispatch.consumer import ConsumerSpec
@@ -234,11 +234,11 @@ def test_a_seek_and_another_type_of_consumer_read_it_anew(world: World) -> None:
     assert world.dispatch() == [0, 1]
     world.follow()
     assert world.dispatch() == []
-    world.core.remove_consumer(world.epoch, Departure.CLOSED)
+    world.core.remove_consumer(world.epoch, ConsumerExit.CLOSED)
     world.attach(ConsumerType.Exclusive)
     world.read()
     assert world.dispatch() == [0, 1, 2]
-    world.core.remove_consumer(world.epoch, Departure.CLOSED)
+    world.core.remove_consumer(world.epoch, ConsumerExit.CLOSED)
     world.attach(ConsumerType.KeyShared)
     assert world.core.read_position == Position(LEDGER, 0)
 

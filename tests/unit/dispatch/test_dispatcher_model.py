@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from pulsar_ray.dispatch.attachment import Departure
+from pulsar_ray.dispatch.attachment import ConsumerExit
 from pulsar_ray.model.enums import ConsumerType
 from tests.unit.dispatch.world import World
 
@@ -69,9 +69,9 @@ def take_step(world: World, step: str) -> None:
     elif client is None:
         return
     elif step == "close":
-        world.leave(client, Departure.CLOSED)
+        world.leave(client, ConsumerExit.CLOSED)
     elif step == "crash":
-        world.leave(client, Departure.CRASHED)
+        world.leave(client, ConsumerExit.CRASHED)
     else:
         getattr(world, step)(client)
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pulsar_ray.dispatch.attachment import Departure
+from pulsar_ray.dispatch.attachment import ConsumerExit
 from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.policies.failover import elected_index
@@ -120,7 +120,7 @@ def test_a_displaced_consumer_is_fenced_and_its_messages_come_again_in_order() -
     assert rig.dispatcher.consumers[2].unacked == 9, "a late acknowledgment of the former one counts"
     assert rig.dispatcher.negative_acknowledge(1, [(1, 3, (), 0)]) == [], "a late negative one does not"
     assert rig.dispatcher.redeliver_unacknowledged(1, 99) == []
-    rig.dispatcher.remove_consumer(2, Departure.CLOSED)
+    rig.dispatcher.remove_consumer(2, ConsumerExit.CLOSED)
     assert dropped(rig.dispatcher.hand_over(0)) == [(1, before + 2)]
     assert rig.shares() == {1: 9}
 
@@ -165,6 +165,6 @@ def test_the_first_active_consumer_and_every_next_one_get_messages_without_a_wai
         rig.add(consumer, 10, FAILOVER)
     rig.dispatcher.hand_over(rig.now_ms)
     assert rig.shares() == {1: 3}, "no time has passed since it subscribed"
-    rig.dispatcher.remove_consumer(1, Departure.CLOSED)
+    rig.dispatcher.remove_consumer(1, ConsumerExit.CLOSED)
     rig.dispatcher.hand_over(rig.now_ms)
     assert rig.shares() == {2: 3}, "nor since it took over"

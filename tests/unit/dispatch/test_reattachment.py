@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_ray.dispatch.attachment import Departure
+from pulsar_ray.dispatch.attachment import ConsumerExit
 from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
 from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
@@ -97,7 +97,7 @@ def test_what_was_acknowledged_of_a_part_of_a_batch_is_in_the_cursors_log() -> N
     rig = Rig([-8])
     rig.add(1, credit=8)
     rig.grants()
-    rig.dispatcher.remove_consumer(1, Departure.CRASHED, handed_over=8)
+    rig.dispatcher.remove_consumer(1, ConsumerExit.CRASHED, handed_over=8)
     rig.add(2, credit=8, priority_level=1)
     assert rig.told() == [(2, 0, ((0, 4),))], "it comes again in halves"
     spec = rig.add(3, credit=8)
@@ -308,7 +308,7 @@ def test_reading_ahead_is_bounded_by_what_consumers_can_take() -> None:
     assert rig.dispatcher.blocks_wanted() == 600
     rig.dispatcher.offer(ReadBlocks(rig.refs[:2]), rig.dispatcher.seek_generation)
     assert rig.dispatcher.blocks_wanted() == 400
-    rig.dispatcher.remove_consumer(1, Departure.CRASHED)
+    rig.dispatcher.remove_consumer(1, ConsumerExit.CRASHED)
     assert rig.dispatcher.blocks_wanted() == 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_ray.dispatch.attachment import Departure
+from pulsar_ray.dispatch.attachment import ConsumerExit
 from pulsar_ray.dispatch.redelivery import ConsumerQueue
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.errors import ConsumerBusy, CumulativeAcknowledgementNotAllowedError
@@ -203,7 +203,7 @@ def test_with_index_acks_acknowledged_messages_stay_away() -> None:
     rig.grants()
     rig.dispatcher.acknowledge(1, batch=[(1, 0, ((1, 2), (3, 4)))])
     assert rig.dispatcher.consumers[1].unacked == 3
-    rig.dispatcher.remove_consumer(1, Departure.CLOSED)
+    rig.dispatcher.remove_consumer(1, ConsumerExit.CLOSED)
     rig.add(2, credit=10)
     assert rig.told() == [(2, 0, ((0, 1), (2, 3), (4, 5)))]
 
@@ -234,7 +234,7 @@ def test_close_counts_nothing_and_order_is_by_position() -> None:
     rig.add(1, credit=4)
     rig.grants()
     rig.dispatcher.acknowledge(1, [(1, 1, 1)])
-    rig.dispatcher.remove_consumer(1, Departure.CLOSED)
+    rig.dispatcher.remove_consumer(1, ConsumerExit.CLOSED)
     rig.add(2, credit=10)
     grants = rig.grants()
     assert [(g.block.first_entry_id, g.redelivery_count, g.is_suspect) for g in grants] == [
@@ -296,7 +296,7 @@ def test_another_type_is_refused_until_all_have_left() -> None:
     rig.add(1, credit=10)
     with pytest.raises(ConsumerBusy, match="Shared"):
         rig.add(2, consumer_type=ConsumerType.Exclusive)
-    rig.dispatcher.remove_consumer(1, Departure.CLOSED)
+    rig.dispatcher.remove_consumer(1, ConsumerExit.CLOSED)
     rig.add(2, credit=10, consumer_type=ConsumerType.Exclusive)
     assert rig.told() == [(2, 0, ((0, 1),))]
 

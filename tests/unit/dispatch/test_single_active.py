@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_ray.dispatch.attachment import Departure
+from pulsar_ray.dispatch.attachment import ConsumerExit
 from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
 from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.redelivery import EMPTY_QUEUE, ConsumerQueue
@@ -23,7 +23,7 @@ def test_a_second_consumer_is_refused() -> None:
     rig.add(1, consumer_type=EXCLUSIVE)
     with pytest.raises(ConsumerBusy, match="already connected"):
         rig.add(2, consumer_type=EXCLUSIVE)
-    rig.dispatcher.remove_consumer(1, Departure.CLOSED)
+    rig.dispatcher.remove_consumer(1, ConsumerExit.CLOSED)
     rig.add(2, consumer_type=EXCLUSIVE)
 
 
@@ -141,7 +141,7 @@ def test_after_a_crash_suspects_keep_their_place_in_the_order() -> None:
     rig.add(1, credit=6, consumer_type=EXCLUSIVE)
     rig.grants()
     rig.dispatcher.acknowledge(1, [(1, 1, 1)])
-    rig.dispatcher.remove_consumer(1, Departure.CRASHED)
+    rig.dispatcher.remove_consumer(1, ConsumerExit.CRASHED)
     rig.add(2, credit=100, consumer_type=EXCLUSIVE)
     order: list[int] = []
     for _ in range(8):

@@ -6,7 +6,7 @@ from collections import deque
 
 import msgpack
 
-from pulsar_ray.dispatch.attachment import Departure
+from pulsar_ray.dispatch.attachment import ConsumerExit
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
 from pulsar_ray.dispatch.consumer import ConsumerSpec
@@ -298,7 +298,7 @@ class World(NaiveModel):
         self.report(client)
         self.flush()
 
-    def leave(self, client: Client, how: Departure) -> None:
+    def leave(self, client: Client, how: ConsumerExit) -> None:
         del self.clients[client.consumer_id]
         self.let_go(client, how)
         self.dispatcher.remove_consumer(client.consumer_id, how, handed_over=client.left_queue)
@@ -310,7 +310,7 @@ class World(NaiveModel):
         self.dispatcher.expire(self.now_ms)
         for client in [client for client in self.clients.values() if not client.is_attached]:
             if client.epoch == self.epoch:
-                self.leave(client, Departure.CRASHED)
+                self.leave(client, ConsumerExit.CRASHED)
             else:
                 del self.clients[client.consumer_id]
 
@@ -384,7 +384,7 @@ class World(NaiveModel):
     def drain(self) -> None:
         """One consumer with plenty of credit gets and acknowledges all that is left: nothing was lost."""
         for client in list(self.clients.values()):
-            self.leave(client, self.random.choice(list(Departure)))
+            self.leave(client, self.random.choice(list(ConsumerExit)))
         self.wait_for_the_missing()
         self.max_unacked = 0
         self.add_client()

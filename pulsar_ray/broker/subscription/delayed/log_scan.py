@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pulsar_ray.broker.subscription.log.delay_reader import delays_in
-from pulsar_ray.broker.subscription.log.log_view import Place
+from pulsar_ray.broker.subscription.log.log_view import FramePlace
 from pulsar_ray.broker.subscription.log.segment_blocks import Segment, blocks_of
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.errors import CorruptData
@@ -33,7 +33,7 @@ class LogScan:
     """Remembers where in the files it is. A portion ends with a frame."""
 
     def __init__(self) -> None:
-        self._place: Place | None = None
+        self._place: FramePlace | None = None
 
     def read(
         self, segments: Sequence[Segment], behind: Position, through: Position
@@ -88,7 +88,7 @@ class LogScan:
                 return Position(ledger_id, segment.last_entry_id)
             at, header = found
             offset = at + header.total_length
-            self._place = Place(ledger_id, index, offset, header.last_entry_id + 1)
+            self._place = FramePlace(ledger_id, index, offset, header.last_entry_id + 1)
             if header.last_entry_id < following:
                 continue
             if header.holds_marked_blocks:

@@ -11,7 +11,7 @@ from pulsar_ray.broker.subscription.consumers.connected_consumers import Connect
 from pulsar_ray.broker.subscription.cursor_flusher import CursorDurability
 from pulsar_ray.broker.subscription.log.chunk_reader import ChunkReader
 from pulsar_ray.broker.subscription.log.delay_reader import read_delays
-from pulsar_ray.broker.subscription.log.log_view import FileRead, LogView, Place
+from pulsar_ray.broker.subscription.log.log_view import FileRead, FramePlace, LogView
 from pulsar_ray.broker.subscription.log.slot_reader import read_slots
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
@@ -55,7 +55,7 @@ class CoreFeeder:
         self._reader = reader
         self._directory = directory
         self._holds = holds
-        self._place: Place | None = None
+        self._place: FramePlace | None = None
         self.is_reading = False
         """Whether a file is being read."""
         self._newest_ledger_id = -1

@@ -34,7 +34,7 @@ NEAR_BLOCKS = 16
 """So many of the newest are looked at one by one."""
 
 
-class Place(NamedTuple):
+class FramePlace(NamedTuple):
     """Where in the files reading goes on: the start of a frame."""
 
     ledger_id: int
@@ -157,7 +157,7 @@ class LogView:
                 return index
         return bisect_left(self._segments, (position.ledger_id, position.entry_id), key=_start)
 
-    def reader_from(self, position: Position, place: Place | None, max_messages: int) -> FileRead | None:
+    def reader_from(self, position: Position, place: FramePlace | None, max_messages: int) -> FileRead | None:
         """Reading on from `position`; `place` is where the last read ended.
 
         None if no file holds it or anything behind.
@@ -182,7 +182,7 @@ class FileRead:
         self._offset = offset
         self._position = position
         self._max_messages = max_messages
-        self.place: Place | None = None
+        self.place: FramePlace | None = None
         self.damage: list[CorruptData] = []
         """Damaged parts that were left out. Entries behind them come all the same."""
 
@@ -232,7 +232,7 @@ class FileRead:
             if found is None:
                 break
             at, header = found
-            self.place = Place(segment.ledger_id, segment.segment_index, at, header.first_entry_id)
+            self.place = FramePlace(segment.ledger_id, segment.segment_index, at, header.first_entry_id)
             offset = at + header.total_length
             for ref in blocks_of(segment.ledger_id, segment.segment_index, at, header):
                 if (ref.ledger_id, ref.last_entry_id) >= self._position:

@@ -8,7 +8,7 @@ from functools import partial
 from pulsar_ray.broker.serving.owner_loop import DiskThread
 from pulsar_ray.broker.subscription.log.chunk_reader import ChunkReader
 from pulsar_ray.broker.subscription.log.incomplete_messages import AskPartition
-from pulsar_ray.broker.subscription.log.log_view import LogView, Place
+from pulsar_ray.broker.subscription.log.log_view import FramePlace, LogView
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.blocks.chunk_groups import ChunkGroups
 from pulsar_ray.dispatch.blocks.chunk_limits import DEFAULT_LIMITS, LOOK_BACK_SEGMENTS
@@ -29,7 +29,7 @@ class OpenMessages:
         self._log = log
         self._reader = reader
         self._ask = ask
-        self._place: Place | None = None
+        self._place: FramePlace | None = None
         self._since_ms: dict[tuple[int, str], int] = {}
         """When each open message, by incarnation and uuid, was met first."""
         self._next_settling_ms = 0
@@ -72,8 +72,8 @@ class OpenMessages:
         return {of for of in left if still.get(of) == sent[of]}
 
     async def _read(
-        self, groups: ChunkGroups, behind: Position, last: Position, place: Place | None
-    ) -> Place | None:
+        self, groups: ChunkGroups, behind: Position, last: Position, place: FramePlace | None
+    ) -> FramePlace | None:
         """Take the chunks up to a position; returns where reading goes on."""
         position = max(behind.next(), Position(0, 0))
         while position <= last:

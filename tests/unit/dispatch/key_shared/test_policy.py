@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_ray.dispatch.attachment import Departure
+from pulsar_ray.dispatch.attachment import ConsumerExit
 from pulsar_ray.dispatch.inspect.key_stats import key_owner, key_shared_consumer_stats, key_shared_stats
 from pulsar_ray.dispatch.inspect.why_blocked import why_blocked
 from pulsar_ray.dispatch.key_shared.hash_regions import KeySharedSpec
@@ -90,7 +90,7 @@ def test_what_comes_back_of_a_draining_hash_goes_to_the_new_consumer_before_newe
 def test_hashes_that_return_to_their_consumer_do_not_wait() -> None:
     keys = ring_with_c1_holding_all()
     keys.granted()
-    keys.dispatcher.remove_consumer(2, Departure.CLOSED)
+    keys.dispatcher.remove_consumer(2, ConsumerExit.CLOSED)
     assert keys.granted() == {1: list("34789")}
     assert keys.draining(1) == {}
 
@@ -100,7 +100,7 @@ def test_the_messages_of_a_consumer_that_left_go_to_the_new_owners_in_order() ->
     keys.add(1)
     keys.add(2)
     first = keys.entries()
-    keys.dispatcher.remove_consumer(2, Departure.CRASHED, handed_over=0)
+    keys.dispatcher.remove_consumer(2, ConsumerExit.CRASHED, handed_over=0)
     assert keys.entries() == {1: first[2]}
 
 
@@ -109,7 +109,7 @@ def test_suspects_go_in_halves_to_the_owners_of_their_keys_and_hold_back_their_k
     keys.add(1, credit=0)
     keys.add(2, credit=4)
     assert keys.granted() == {2: list("5568")}
-    keys.dispatcher.remove_consumer(2, Departure.CRASHED)
+    keys.dispatcher.remove_consumer(2, ConsumerExit.CRASHED)
     keys.rig.report(1, 1000)
     assert keys.granted() == {1: list("01234")}, "the other keys go on"
     for entry in range(6, 11):
@@ -139,7 +139,7 @@ def test_rows_with_different_counts_keep_their_order() -> None:
     keys.add(1)
     assert keys.entries() == {1: list(range(6))}
     keys.nack(1, 1, 4)
-    keys.dispatcher.remove_consumer(1, Departure.CLOSED)
+    keys.dispatcher.remove_consumer(1, ConsumerExit.CLOSED)
     keys.add(2)
     grants = keys.rig.grants()
     assert [(grant.rows, grant.redelivery_count) for grant in grants] == [
@@ -289,7 +289,7 @@ def test_slots_nobody_declares_wait_alone_until_somebody_does() -> None:
     assert "no sticky consumer declares it" in told["reason"]
     keys.add(2, spec=sticky((0, 23), (31936, 34344)))
     assert keys.granted() == {2: list("678") * 2}
-    keys.dispatcher.remove_consumer(2, Departure.CLOSED)
+    keys.dispatcher.remove_consumer(2, ConsumerExit.CLOSED)
     assert keys.granted() == {}
     keys.add(3, spec=sticky((0, 39999)))
     assert keys.entries() == {3: [5, 6, 7, 8, 15, 16, 17, 18]}
@@ -314,11 +314,11 @@ def test_the_type_and_the_ring_may_change_when_all_have_left() -> None:
     keys = KeysRig(DIGITS)
     keys.rig.add(1, 3, ConsumerType.Shared)
     assert len(keys.rig.told()) == 1
-    keys.dispatcher.remove_consumer(1, Departure.CLOSED)
+    keys.dispatcher.remove_consumer(1, ConsumerExit.CLOSED)
     keys.add(2)
     assert keys.granted() == {2: DIGITS}
     keys.acknowledge(2, 0, 1, 2)
-    keys.dispatcher.remove_consumer(2, Departure.CLOSED)
+    keys.dispatcher.remove_consumer(2, ConsumerExit.CLOSED)
     keys.rig.add(3, 100, ConsumerType.Shared)
     assert [
         row for _, first, rows in keys.rig.told() for a, b in rows for row in range(first + a, first + b)
@@ -332,8 +332,8 @@ def test_keys_go_to_their_owners_after_all_consumers_were_replaced() -> None:
     keys.add(2, spec=upper)
     before = keys.granted()
     assert set(before) == {1, 2}
-    keys.dispatcher.remove_consumer(1, Departure.CLOSED)
-    keys.dispatcher.remove_consumer(2, Departure.CLOSED)
+    keys.dispatcher.remove_consumer(1, ConsumerExit.CLOSED)
+    keys.dispatcher.remove_consumer(2, ConsumerExit.CLOSED)
     keys.add(3, spec=upper)
     keys.add(4, spec=sticky((0, 4_000)))
     keys.add(5, spec=sticky((4_001, 32_767)))
@@ -397,7 +397,7 @@ def test_a_restart_keeps_a_key_with_who_says_it_has_it() -> None:
     # Both were there before; they come back the other way round, so that their ranges are swapped.
     for consumer_id, held in ((2, [(1, 4, ((1, 2),))]), (1, [(1, 0, ((0, 4),))])):
         spec = keys.rig.add(consumer_id, 0, ConsumerType.KeyShared)
-        dispatcher.remove_consumer(consumer_id, Departure.CLOSED)
+        dispatcher.remove_consumer(consumer_id, ConsumerExit.CLOSED)
         dispatcher.attach_consumer(spec, 0, held=held)
         keys.rig.report(consumer_id, 1000)
     keys.rig.offer()

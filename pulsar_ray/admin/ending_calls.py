@@ -11,7 +11,7 @@ from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.cluster import PartitionRoute
 
 
-class TopicEnding:
+class EndingCalls:
     """Ends, empties and clears all partitions of topics; each is started for it."""
 
     def __init__(self, calls: TopicCalls) -> None:

@@ -1,4 +1,4 @@
-"""Actors that wait for their next work."""
+"""Keeps handles of actors that wait for their next work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pulsar_ray.transport.this_ray import ray_job
 Key = TypeVar("Key")
 
 
-class IdleActors(Generic[Key]):
+class IdleHandles(Generic[Key]):
     """The idle actors of a process, by what they are for. Thread-safe.
 
     Those of a Ray that was left since have ended, and are forgotten.
