@@ -175,14 +175,14 @@ def test_subscriptions_count_and_readers_with_them(client: Client, broker: Broke
         client.create_reader(any_topic, MessageId.latest)
     reader.close()
 
-    def with_the_place_of_the_reader() -> Consumer | None:
+    def with_a_place_for(subscription: str) -> Consumer | None:
         try:
-            return client.subscribe(any_topic, "b")
+            return client.subscribe(any_topic, subscription)
         except NotAllowedError:
             return None
 
     # A report to the partition that is lost is made again within a second.
-    consumer = wait_until(with_the_place_of_the_reader, what="the place of the reader")
+    consumer = wait_until(lambda: with_a_place_for("b"), what="the place of the reader")
     assert consumer is not None
     with pytest.raises(NotAllowedError):
         client.create_reader(any_topic, MessageId.latest)
@@ -192,7 +192,7 @@ def test_subscriptions_count_and_readers_with_them(client: Client, broker: Broke
         client.subscribe(any_topic, "c")
     consumer.unsubscribe()
     broker.cluster.override(any_topic, max_subscriptions_per_topic=2)
-    client.subscribe(any_topic, "c")
+    wait_until(lambda: with_a_place_for("c"), what="the place of the subscription that was deleted")
 
 
 @pytest.mark.usefixtures("awake")

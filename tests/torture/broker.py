@@ -262,7 +262,8 @@ class TorturedBroker:
         if fault.kind == LOSE_CONTROLLER_ANSWER:
             self.cluster.controller_answers_to_lose += 1
         elif fault.kind == KILL_CONTROLLER:
-            self.cluster.kill_controller()
+            with self.catalog_disk.healed():
+                self.cluster.kill_controller()
         elif fault.kind == RESTART:
             self.restart()
         else:
@@ -353,8 +354,8 @@ class TorturedBroker:
         if ended is None:
             return
         just_before(ended)
-        self.catalog_disk.heal()
-        ended.close(kill=True)
+        with self.catalog_disk.healed():
+            ended.close(kill=True)
         self._gather(ended)
         self._start()
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 WRITE_ERROR, SYNC_ERROR = "write EIO of the catalog", "sync EIO of the catalog"
@@ -51,9 +53,16 @@ class CatalogDisk:
         return found
 
     def heal(self) -> None:
-        """Give SQLite its file back. To be called before the catalog is closed."""
+        """Give SQLite its file back."""
+        with self.healed():
+            pass
+
+    @contextmanager
+    def healed(self) -> Iterator[None]:
+        """Give SQLite its file back, and let no fault begin meanwhile: the catalog is closed there."""
         with self._lock:
             for fd, kept in self._kept.items():
                 os.dup2(kept, fd, inheritable=False)
                 os.close(kept)
             self._kept.clear()
+            yield
