@@ -289,7 +289,12 @@ class Passivation:
 
     async def _note(self, partition: str, retired: Retired) -> None:
         """Let the store keep watch for what time brings to a partition that sleeps."""
-        row = self._served.topics.partition(TopicName.parse(partition))
+        try:
+            row = self._served.topics.partition(TopicName.parse(partition))
+        except PulsarException as error:
+            logger.warning("the stores read again when %s is to wake: %s", partition, error)
+            self._told_stores.clear()
+            return
         store = self._stores.known.get(row.store_id) if row is not None else None
         if row is not None and store is not None:
             # The note is in the partition's directory; a store that has missed this reads it there.
@@ -371,7 +376,13 @@ class Passivation:
 
         `was_awake`: it did not go to sleep, its process died.
         """
-        row = self._served.topics.catalog.numbered(number)
+        try:
+            row = self._served.topics.catalog.numbered(number)
+        except PulsarException as error:
+            # The store names it once only.
+            logger.warning("partition %d is not woken yet for what is due: %s", number, error)
+            await self._put_off(store, number)
+            return
         if row is None:
             return
         async with self._duty_slots:
@@ -388,11 +399,15 @@ class Passivation:
                     return
             except PulsarException as error:
                 logger.warning("%s was not woken for what is due, or not in time: %s", row.name, error)
-                await _asked(store["handle"], "slept", {number: self._clock.now_ms() + PUT_OFF_MS})
+                await self._put_off(store, number)
             await self._end_duty(row.name)
             if was_awake:
                 # It may have messages that nobody has signalled its parked clients for.
                 self._wake_also_late(row.name)
+
+    async def _put_off(self, store: dict[str, Any], number: int) -> None:
+        """Have the store name a partition again in a while."""
+        await _asked(store["handle"], "slept", {number: self._clock.now_ms() + PUT_OFF_MS})
 
     async def _do_last_duty(self, store: dict[str, Any], row: PartitionRow) -> None:
         """Delete the topic of a partition that nobody uses, unless another partition is used."""
@@ -400,7 +415,7 @@ class Passivation:
         if not await self.remove_unused(row.topic):
             self._on_duty.add(row.name)
             await self._end_duty(row.name)
-            await _asked(store["handle"], "slept", {row.number: self._clock.now_ms() + PUT_OFF_MS})
+            await self._put_off(store, row.number)
 
     async def _end_duty(self, partition: str) -> None:
         """Let a partition leave again after its duty, unless somebody needs it by now."""
@@ -475,11 +490,11 @@ class Passivation:
     async def _start_to_elect(self, dispatcher: str) -> None:
         """Start a dispatcher that is to elect an active consumer."""
         found = parse_dispatcher_name(dispatcher)
-        row = self._served.topics.partition(TopicName.parse(found[0])) if found is not None else None
-        if found is None or row is None:
-            return
-        request = SubscriptionRequest(row.name, found[1], found[2], "latest", create=False)
         try:
+            row = self._served.topics.partition(TopicName.parse(found[0])) if found is not None else None
+            if found is None or row is None:
+                return
+            request = SubscriptionRequest(row.name, found[1], found[2], "latest", create=False)
             await self.start([row.name], partial(self._served.dispatcher_started, row, request))
         except PulsarException as error:
             # The clients that wait ask again, and it is tried again.

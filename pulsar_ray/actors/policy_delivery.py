@@ -60,8 +60,13 @@ class PolicyDelivery:
             if is_news or name in self._late or not self._confirmations.is_known(name)
         ]
         self._late.clear()
+        try:
+            await self._tell(names)
+        except PulsarException:
+            # The catalog could not be read: at the next look.
+            self._late.update(names)
+            raise
         self._repeated_version = last
-        await self._tell(names)
 
     def _concerned(self, subject: str) -> list[str]:
         named = [(name, TopicName.parse(topic_of_actor(name))) for name in self._actors.handles]
@@ -91,10 +96,10 @@ class PolicyDelivery:
     async def _tell_one(self, name: str, topic: str) -> None:
         """Tell one actor, again for as long as its policies change meanwhile."""
         while (handle := self._actors.handles.get(name)) is not None:
-            update = self._topics.policies.update_for(topic)
-            if not self._confirmations.lacks(name, update):
-                return
             try:
+                update = self._topics.policies.update_for(topic)
+                if not self._confirmations.lacks(name, update):
+                    return
                 await handle.call("apply_policies", update, within_s=CALL_DEADLINE_S)
             except PulsarException as error:
                 self._late.add(name)

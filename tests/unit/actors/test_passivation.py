@@ -17,6 +17,7 @@ from pulsar_ray.broker.catalog.wanted_topics import WANTED_MS
 from pulsar_ray.broker.serving.sleeper import Idle, Retired
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import (
+    BrokerPersistenceError,
     Moved,
     NotAllowedError,
     NotConnected,
@@ -76,12 +77,14 @@ class FakeStore(FakeHandle):
     def __init__(self, world: World) -> None:
         self.due_numbers: list[int] = []
         self.due_ms = 1
+        self.read_again: list[bool] = []
         self._world = world
 
     async def _slept(self, times: dict[int, int | None]) -> None:
         self._world.log.append(f"slept {times}")
 
     async def _due(self, now_ms: int, most: int, again: bool) -> dict[int, int]:
+        self.read_again.append(again)
         due, self.due_numbers = self.due_numbers, []
         return dict.fromkeys(due, self.due_ms)
 
@@ -101,6 +104,8 @@ class World:
         self.catalog = self
         self.limit = 10
         self.when_started: Callable[[str], None] = lambda _: None
+        self.unreadable = 0
+        """How often the catalog's disk fails from now on."""
         self.left_consumers: Callable[[str], tuple[int, ...]] = lambda _: ()
 
     # BrokerActors
@@ -121,6 +126,7 @@ class World:
     # TopicActors
     def partition(self, row: Any) -> Any:
         if not isinstance(row, PartitionRow):
+            self.read()
             return self.rows.get(row.full)
         if len(self.handles) >= self.limit:
             raise TooManyActiveActors("full", "s", len(self.handles) + 1 - self.limit)
@@ -145,7 +151,13 @@ class World:
     async def connected(self, row: PartitionRow) -> list[str]:
         return []
 
+    def read(self) -> None:
+        if self.unreadable:
+            self.unreadable -= 1
+            raise BrokerPersistenceError("the catalog cannot be read")
+
     def numbered(self, number: int) -> PartitionRow | None:
+        self.read()
         return next((row for row in self.rows.values() if row.number == number), None)
 
     # what tests do
@@ -352,6 +364,34 @@ def test_a_partition_on_duty_stays_if_somebody_needs_it(world: World) -> None:
         await part.start([T], lambda: world.partition(world.rows[T]))
         await quiet(part)
         assert T in world.handles
+
+    asyncio.run(run())
+
+
+def test_a_duty_is_put_off_while_the_catalog_cannot_be_read(world: World) -> None:
+    async def run() -> None:
+        part = controller_part(world)
+        world.unreadable = 1
+        world.store.due_numbers = [1]
+        await part.wake_due()
+        await quiet(part)
+        (line,) = world.log
+        assert line.startswith("slept {1: ")
+
+    asyncio.run(run())
+
+
+def test_stores_read_their_notes_again_of_which_one_was_not_told(world: World) -> None:
+    async def run() -> None:
+        part = controller_part(world)
+        await part.wake_due()
+        world.run(T)
+        world.unreadable = 1
+        await part.leave_now(T, with_clients=False)
+        assert T not in world.handles
+        assert not any(line.startswith("slept") for line in world.log)
+        await part.wake_due()
+        assert world.store.read_again == [True, True]
 
     asyncio.run(run())
 

@@ -15,7 +15,7 @@ from pulsar_ray.actors.policy_delivery import PolicyDelivery
 from pulsar_ray.broker.catalog.catalog import Catalog
 from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import NotConnected
+from pulsar_ray.errors import BrokerPersistenceError, NotConnected
 from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.testing.local_actors import LocalActors
@@ -113,6 +113,32 @@ def test_an_actor_that_missed_a_change_is_told_again_until_it_confirms(cluster: 
     cluster.run(cluster.delivery.repeat())
     assert cluster.last() == [7, 7, 7, 7]
     assert cluster.told() == [2, 2, 2, 2]
+
+
+def test_nobody_is_forgotten_while_the_catalog_cannot_be_read(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(*_: object) -> None:
+        raise BrokerPersistenceError("the disk of the catalog fails")
+
+    cluster.run(cluster.delivery.repeat())
+    cluster.limit(NAMESPACE, 7, 100)
+    with monkeypatch.context() as broken:
+        broken.setattr(cluster.topics, "partition", unreadable)
+        with pytest.raises(BrokerPersistenceError):
+            cluster.run(cluster.delivery.repeat())
+    with monkeypatch.context() as broken:
+        read, reads = cluster.topics.policies.update_for, iter(range(100))
+        # Each actor's policies are read for the look, and once more in its own call.
+        broken.setattr(
+            cluster.topics.policies,
+            "update_for",
+            lambda topic: read(topic) if next(reads) < 2 else unreadable(),
+        )
+        cluster.run(cluster.delivery.repeat())
+    assert cluster.told() == [1, 1, 1, 1]
+    cluster.run(cluster.delivery.repeat())
+    assert cluster.last() == [7, 7, 7, 7]
 
 
 def test_an_actor_that_was_created_with_its_policies_is_not_told_them(cluster: Cluster) -> None:
