@@ -16,7 +16,6 @@ from pulsar_ray.broker.subscription.dispatcher_start import new_dispatcher, star
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.policies import NO_POLICIES, PolicyUpdate
-from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.actor_names import dispatcher_name, partition_name
 from pulsar_ray.transport.cluster import SubscriptionRequest
 from pulsar_ray.transport.ray_cluster import RayCluster
@@ -46,17 +45,7 @@ class SubscriptionDispatcher(LaneActor):
         self._in_force = PoliciesInForce(settings, policies, is_stale=was_restarted())
         self._server: DispatcherServer | None = None
         if was_restarted():
-            # Restarted: the subscription is there already, or was removed meanwhile and must not come back.
-            request = SubscriptionRequest(
-                request.topic,
-                request.subscription,
-                request.durable,
-                request.initial_position,
-                {},
-                # One of a non-persistent topic is as long as its actor, restarts included.
-                create=not (request.durable and TopicName.parse(request.topic).is_persistent),
-                left=request.left,
-            )
+            request = request.after_restart()
         try:
             self._hold_cluster(settings.data_dir)
         except PulsarException as error:

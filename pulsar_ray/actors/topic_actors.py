@@ -312,7 +312,5 @@ class TopicActors:
         if name not in self.dispatchers:
             self.partition(row)
             return
-        # As after a restart: a subscription that was removed meanwhile must not come back.
-        create = not (durable and TopicName.parse(partition).is_persistent)
-        request = SubscriptionRequest(partition, subscription, durable, "latest", {}, create)
-        self.dispatcher_started(row, request)
+        request = SubscriptionRequest(partition, subscription, durable, "latest")
+        self.dispatcher_started(row, request.after_restart())

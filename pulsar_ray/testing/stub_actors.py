@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pulsar_ray.actors.actor_system import ActorKind
 from pulsar_ray.actors.held_store import OPEN_WAIT_S, HeldStore, StoreNode
@@ -29,6 +29,7 @@ from pulsar_ray.testing.stub_tracker import StubTracker
 from pulsar_ray.transport.actor_names import topic_of_actor
 from pulsar_ray.transport.cluster import SubscriptionRequest
 
+L = TypeVar("L")
 NODE_ID = "stub-node"
 HOST = "here"
 _START_IT_NOT = ("idle", "retire", "health", "shutdown", "apply_policies")
@@ -55,6 +56,9 @@ class StubStore(HeldStore):
         """See HeldStore.remove; the process that used the directory is gone before."""
         await asyncio.to_thread(self._wait_ended, str(self._ledgers / str(number)))
         await super().remove(number)
+
+    def kill(self) -> None:
+        """Do nothing: it would be there again at once."""
 
     def close(self) -> None:
         """Give the directory up."""
@@ -205,15 +209,22 @@ class StubActors:
         handle = self.handles.get(name)
         return handle.life if handle is not None and handle.is_running() else None
 
+    def last(self, name: str) -> Any:
+        """The present or last life of an actor; None if none has the name."""
+        handle = self.handles.get(name)
+        return None if handle is None else handle.life
+
     def lives(self) -> dict[str, StubActor]:
         """The present or last lives of partitions and dispatchers, by name."""
-        lives = {name: handle.life for name, handle in list(self.handles.items())}
-        return {name: life for name, life in lives.items() if isinstance(life, StubActor)}
+        return self._lives_of(StubActor)
 
     def trackers(self) -> dict[str, StubTracker]:
         """The present or last lives of trackers, by name."""
+        return self._lives_of(StubTracker)
+
+    def _lives_of(self, kind: type[L]) -> dict[str, L]:
         lives = {name: handle.life for name, handle in list(self.handles.items())}
-        return {name: life for name, life in lives.items() if isinstance(life, StubTracker)}
+        return {name: life for name, life in lives.items() if isinstance(life, kind)}
 
     def end(self, handle: StubHandle) -> None:
         """End an actor for good. Thread-safe."""
@@ -259,7 +270,7 @@ class StubActors:
             return StubTracker(self._clock)
         policies: PolicyUpdate = handle.arguments[-1]
         topic = topic_of_actor(handle.name)
-        shared = (self._settings, self._override_of(topic) or policies, self._lane_directory, self._clock)
+        shared = (self._settings, self.effective(topic, policies), self._lane_directory, self._clock)
         after = (former, *(life for life in self._ending if getattr(life, "address", "") == handle.name))
         wait_for = [life for life in after if life is not None]
         is_restarted = former is not None
@@ -267,9 +278,7 @@ class StubActors:
         if handle.kind is ActorKind.DISPATCHER:
             request: SubscriptionRequest = handle.arguments[0]
             if is_restarted:
-                # As SubscriptionDispatcher.
-                create = not (request.durable and TopicName.parse(request.topic).is_persistent)
-                request = dataclasses.replace(request, properties={}, create=create)
+                request = request.after_restart()
             life = StubDispatcher(handle.name, request, self, *shared, wait_for, is_restarted=is_restarted)
         elif TopicName.parse(topic).is_persistent:
             directory, identity, _, _, must_exist, _ = handle.arguments
@@ -298,12 +307,9 @@ class StubActors:
 
     # --- policies ---------------------------------------------------------------------------------
 
-    def _override_of(self, topic: str) -> PolicyUpdate | None:
-        return self._overridden.get(TopicName.parse(topic).partitioned_full)
-
     def effective(self, topic: str, update: PolicyUpdate) -> PolicyUpdate:
         """The policies that an actor heeds when it is given these."""
-        return self._override_of(topic) or update
+        return self._overridden.get(TopicName.parse(topic).partitioned_full, update)
 
     def override(self, topic: str, update: PolicyUpdate) -> None:
         """Let settings hold for a topic in place of its policies, before this returns."""

@@ -226,17 +226,7 @@ class StubCluster:
 
     def dispatcher(self, request: SubscriptionRequest, timeout_s: float) -> str:
         """As RayCluster.dispatcher."""
-        address: str = self.controller(
-            "dispatcher",
-            request.topic,
-            request.subscription,
-            request.durable,
-            request.initial_position,
-            request.properties,
-            request.create,
-            request.was_open,
-            timeout_s=timeout_s,
-        )
+        address: str = self.controller("dispatcher", *request.asked, timeout_s=timeout_s)
         return address
 
     def attach(
@@ -269,7 +259,7 @@ class StubCluster:
         up: tuple[int, Sequence[tuple[int, Any]]],
     ) -> TunnelCall:
         """Start one tunnel call, with the fate that is drawn for it."""
-        actor = self.actors.lives().get(address)
+        actor: StubActor | None = self.actors.last(address)
         if actor is None:
             raise Moved(f"{address}: no such actor")
         return self.tunnel.start(actor, session_id, attachment, token, up)
@@ -405,7 +395,8 @@ class StubCluster:
 
     def tracker_of(self, topic: str, subscription: str) -> StubTracker | None:
         """The present or last life of the tracker of a subscription's delayed messages."""
-        return self.actors.trackers().get(tracker_name(topic, subscription))
+        tracker: StubTracker | None = self.actors.last(tracker_name(topic, subscription))
+        return tracker
 
     @property
     def tracker_names(self) -> list[str]:
@@ -564,7 +555,7 @@ class StubCluster:
 
     def cut_lanes(self, address: str) -> None:
         """Break every connection of an actor; the actor lives."""
-        actor = self.actors.lives()[address]
+        actor: StubActor = self.actors.last(address)
 
         async def cut() -> None:
             for lane in actor.host.lanes.lanes:

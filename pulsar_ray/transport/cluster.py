@@ -9,10 +9,11 @@ process without Ray.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from pulsar_ray.errors import PulsarException, WrongNode
+from pulsar_ray.model.topic_name import TopicName
 
 RouteFields = tuple[str, int, str, str, str]
 """The fields of a PartitionRoute, as the controller answers them."""
@@ -58,6 +59,28 @@ class SubscriptionRequest:
 
     Then what lies in no store begins anew.
     """
+
+    @property
+    def asked(self) -> tuple[Any, ...]:
+        """The arguments of Controller.dispatcher."""
+        return (
+            self.topic,
+            self.subscription,
+            self.durable,
+            self.initial_position,
+            self.properties,
+            self.create,
+            self.was_open,
+        )
+
+    def after_restart(self) -> SubscriptionRequest:
+        """Return what a dispatcher is to do that starts again.
+
+        The subscription is there already, or was removed meanwhile and must not come back; but one of a
+        non-persistent topic is as long as its actor, restarts included.
+        """
+        create = not (self.durable and TopicName.parse(self.topic).is_persistent)
+        return replace(self, properties={}, create=create, was_open=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,17 +142,7 @@ class RayCluster:
 
     def dispatcher(self, request: SubscriptionRequest, timeout_s: float) -> str:
         """The address of the subscription's dispatcher, started if it does not run."""
-        address: str = self.controller(
-            "dispatcher",
-            request.topic,
-            request.subscription,
-            request.durable,
-            request.initial_position,
-            request.properties,
-            request.create,
-            request.was_open,
-            timeout_s=timeout_s,
-        )
+        address: str = self.controller("dispatcher", *request.asked, timeout_s=timeout_s)
         return address
 
     def attach(

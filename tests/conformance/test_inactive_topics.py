@@ -57,6 +57,14 @@ def goes(broker: Broker, topic: str) -> None:
     wait_until(lambda: not is_there(broker, topic), what="it is deleted")
 
 
+def removed(broker: Broker, topic: str) -> None:
+    """Have a topic removed until it is deleted; its time may bring that about by itself."""
+    wait_until(
+        lambda: not is_there(broker, topic) or broker.cluster.remove_unused(topic), what="it is deleted"
+    )
+    assert not is_there(broker, topic)
+
+
 def test_an_unused_topic_goes_with_its_data_and_begins_anew(broker: Broker, client: Client) -> None:
     topic = broker.topic()
     producer = client.create_producer(topic)
@@ -94,10 +102,7 @@ def test_a_subscription_keeps_a_topic_unless_it_may_go_caught_up(broker: Broker,
     assert values(last, 1, acknowledge=True) == numbers(2, 3)
     last.close()
     wait_until(lambda: broker.cluster.put_to_sleep(topic), what="its sleep")
-    wait_until(
-        lambda: not is_there(broker, topic) or broker.cluster.remove_unused(topic), what="it is deleted"
-    )
-    assert not is_there(broker, topic)
+    removed(broker, topic)
 
 
 def test_a_topic_goes_while_it_sleeps(broker: Broker, client: Client, tmp_path: Path) -> None:
@@ -107,11 +112,7 @@ def test_a_topic_goes_while_it_sleeps(broker: Broker, client: Client, tmp_path: 
     wait_until(lambda: broker.cluster.put_to_sleep(topic), what="its sleep")
     due_ms = max(read_wake_times(tmp_path / "0" / "p").values())
     wait_until(lambda: time.time() * 1000 > due_ms, what="the time at which it is to be woken")
-    # Its time may bring that about by itself.
-    wait_until(
-        lambda: not is_there(broker, topic) or broker.cluster.remove_unused(topic), what="it is deleted"
-    )
-    assert not is_there(broker, topic)
+    removed(broker, topic)
 
 
 def test_a_parked_producer_keeps_its_topic(

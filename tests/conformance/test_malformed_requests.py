@@ -111,7 +111,7 @@ class Vandal:
 
 def reported(broker: Broker, address: str) -> bytes:
     """What an actor tells the metrics of its node."""
-    actor = broker.cluster.actors.lives()[address]
+    actor = broker.cluster.actors.last(address)
     server: Any = actor.server
     report: ActorReport = actor.result(actor.submit(server.report), 20)
     return report.encode()

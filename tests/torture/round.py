@@ -133,7 +133,7 @@ class SceneRun:
         for partition in self.scene.partition_names:
             for name in subscriptions:
                 address = dispatcher_name(partition, name, durable=True)
-                actor = self.broker.cluster.actors.lives().get(address)
+                actor = self.broker.cluster.actors.last(address)
                 error = None if actor is None else actor._start_error()
                 print(f"{partition} {name}: {actor}, start failed with {error!r}", file=sys.stderr)
                 with suppress(PulsarException, RuntimeError, AttributeError):

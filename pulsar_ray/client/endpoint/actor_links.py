@@ -143,9 +143,9 @@ class ActorLinks:
         return self._link(address, find, pushes=True)
 
     def replace_dispatcher(self, link: ActorLink) -> None:
-        """Have another dispatcher take the place of one that has died.
+        """Have another dispatcher take the place of one that does not serve its subscription.
 
-        It died before it had registered its subscription.
+        It died before it had registered that, or was not allowed to.
         """
         self._connection.cluster.dispatcher_gone(link.address)
 

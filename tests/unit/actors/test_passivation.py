@@ -368,19 +368,6 @@ def test_a_partition_on_duty_stays_if_somebody_needs_it(world: World) -> None:
     asyncio.run(run())
 
 
-def test_a_duty_is_put_off_while_the_catalog_cannot_be_read(world: World) -> None:
-    async def run() -> None:
-        part = controller_part(world)
-        world.unreadable = 1
-        world.store.due_numbers = [1]
-        await part.wake_due()
-        await quiet(part)
-        (line,) = world.log
-        assert line.startswith("slept {1: ")
-
-    asyncio.run(run())
-
-
 def test_stores_read_their_notes_again_of_which_one_was_not_told(world: World) -> None:
     async def run() -> None:
         part = controller_part(world)
@@ -396,10 +383,14 @@ def test_stores_read_their_notes_again_of_which_one_was_not_told(world: World) -
     asyncio.run(run())
 
 
-def test_a_duty_without_room_is_put_off(world: World) -> None:
+@pytest.mark.parametrize("obstacle", ["no room", "an unreadable catalog"])
+def test_a_duty_that_cannot_begin_is_put_off(world: World, obstacle: str) -> None:
     async def run() -> None:
         part = controller_part(world)
-        world.limit = 0
+        if obstacle == "no room":
+            world.limit = 0
+        else:
+            world.unreadable = 1
         world.store.due_numbers = [1]
         await part.wake_due()
         await quiet(part)
