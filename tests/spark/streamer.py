@@ -12,11 +12,12 @@ from pulsar_ray.data.planning.broker_planner import BrokerPlanner
 from pulsar_ray.data.planning.plan import Bound, Topics
 from pulsar_ray.data.reading.segments import stored_rows
 from pulsar_ray.errors import NotConnected
-from pulsar_ray_spark.landing.topic_source import TopicSource, full_names
+from pulsar_ray_spark.rounds.plan_log import PlanLog
+from pulsar_ray_spark.rounds.topic_source import TopicSource, full_names
 from pulsar_ray_spark.streaming.batch_limits import BatchLimits
 from pulsar_ray_spark.streaming.micro_batches import BatchRun, MicroBatches
 from pulsar_ray_spark.streaming.planned_batch import Place, PlannedBatch, QueryIdentity, is_behind
-from pulsar_ray_spark.streaming.query_names import QueryPlans, open_plans, subscription_of
+from pulsar_ray_spark.streaming.query_names import open_plans, subscription_of
 from pulsar_ray_spark.streaming.query_topics import QueryTopics
 from tests.conformance.broker import Broker
 
@@ -41,7 +42,7 @@ class Killer:
 
 
 class KilledPlans:
-    def __init__(self, plans: QueryPlans, killer: Killer) -> None:
+    def __init__(self, plans: PlanLog, killer: Killer) -> None:
         self._plans = plans
         self._killer = killer
 

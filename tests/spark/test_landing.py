@@ -24,18 +24,19 @@ from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray_spark import drop_landing
 from pulsar_ray_spark.errors import LandingInUse, LandingMismatch
 from pulsar_ray_spark.landing import land as land_module
-from pulsar_ray_spark.landing import landing as landing_module
 from pulsar_ray_spark.landing.columns import LANDING_COLUMNS, landing_columns
 from pulsar_ray_spark.landing.file_writing import FileJob, WrittenFile, write_file
 from pulsar_ray_spark.landing.folder import Folder, LocalFolder, ObjectFolder, open_folder
 from pulsar_ray_spark.landing.landing import Landing
-from pulsar_ray_spark.landing.plan_log import PlanLog
+from pulsar_ray_spark.landing.landing_round import LandingIdentity
 from pulsar_ray_spark.landing.round_runner import RoundRunner
-from pulsar_ray_spark.landing.rounds import LandingIdentity, PlannedPartition
-from pulsar_ray_spark.landing.topic_source import TopicSource, check_kept, full_names
+from pulsar_ray_spark.rounds import running_rounds
+from pulsar_ray_spark.rounds.plan_log import PlanLog, log_topic
+from pulsar_ray_spark.rounds.topic_source import PlannedPartition, TopicSource, check_kept, full_names
 from tests.conformance.broker import Broker
 
 NAME = "orders"
+ROUNDS = log_topic(f"landing-{NAME}")
 
 
 class Killed(BaseException):
@@ -107,7 +108,7 @@ class Lander:
         self.fail_on_data_loss = True
 
     def log(self) -> PlanLog:
-        return PlanLog(self.broker.client(), self.broker.admin(), f"landing-{NAME}")
+        return land_module.open_rounds(self.broker.client(), self.broker.admin(), NAME)
 
     def runner(self, log: PlanLog, folder: Folder | None = None, killer: Killer | None = None) -> RoundRunner:
         killer = killer or Killer()
@@ -220,7 +221,7 @@ def test_messages_are_landed_once_wherever_the_process_ends(
                 assert before.items() <= lander.files().items(), "a file was changed"
         lander.land()
         assert Counter(lander.values()) == Counter(numbered(60)), moment
-        broker.admin().topics.delete(f"landing-{NAME}", force=True)
+        broker.admin().topics.delete(ROUNDS, force=True)
     assert moment > 8
 
 
@@ -401,7 +402,7 @@ def test_one_process_at_a_time(broker: Broker, publish: Publish, tmp_path: Path)
         successor.append(b"%d" % number)
     successor.close()
     assert lander.log().last == b"249"
-    stats = broker.admin().topics.stats(f"landing-{NAME}")
+    stats = broker.admin().topics.stats(ROUNDS)
     assert stats["subscriptions"][PlanLog.HOLD]["msgBacklog"] < 150
 
 
@@ -444,7 +445,7 @@ def test_other_arguments_under_a_known_name_are_refused(
     lander.columns = ("key",)
     with pytest.raises(LandingMismatch, match="was begun with columns="):
         lander.land()
-    broker.admin().topics.delete(f"landing-{NAME}", force=True)
+    broker.admin().topics.delete(ROUNDS, force=True)
     with pytest.raises(LandingMismatch, match=f"is the folder of landing '{NAME}'"):
         lander.land()
 
@@ -458,7 +459,7 @@ def test_a_landing_in_the_folder_of_another_is_refused_and_leaves_what_that_one_
     lander.land()
     half_written = LocalFolder(str(lander.path)).scratch()
     half_written.write_text("half")
-    broker.admin().topics.delete(f"landing-{NAME}", force=True)
+    broker.admin().topics.delete(ROUNDS, force=True)
     with pytest.raises(LandingMismatch, match="take another path"):
         lander.land()
     assert half_written.exists()
@@ -468,23 +469,22 @@ def test_a_landing_that_runs_is_not_dropped(broker: Broker, monkeypatch: pytest.
     topic, admin = broker.topic(), broker.admin()
     monkeypatch.setattr(land_module, "Client", lambda _: broker.client())
     monkeypatch.setattr(land_module, "Admin", lambda _: nullcontext(admin))
-    log = PlanLog(broker.client(), admin, land_module.log_topic(NAME))
+    log = land_module.open_rounds(broker.client(), admin, NAME)
     admin.topics.create_subscription(topic, land_module.subscription_of(NAME))
     log.append(b"1")
     with pytest.raises(LandingInUse):
         drop_landing(NAME, topic)
     assert admin.topics.subscriptions(topic) == [land_module.subscription_of(NAME)]
-    assert admin.topics.subscriptions(land_module.log_topic(NAME)) == [PlanLog.HOLD]
+    assert admin.topics.subscriptions(ROUNDS) == [PlanLog.HOLD]
     log.close()
     for _ in range(2):
         drop_landing(NAME, topic)
     assert admin.topics.subscriptions(topic) == []
-    assert land_module.log_topic(NAME) not in admin.topics.list()
+    assert ROUNDS not in admin.topics.list()
 
 
 def test_no_pattern_lands_the_rounds_of_landings() -> None:
-    topic = land_module.log_topic(NAME)
-    assert not TopicPattern(re.compile(".*")).matches(topic)
+    assert not TopicPattern(re.compile(".*")).matches(ROUNDS)
 
 
 @pytest.mark.parametrize(
@@ -512,7 +512,7 @@ def test_few_columns(broker: Broker, publish: Publish, tmp_path: Path) -> None:
         lander.columns = columns
         lander.land()
         assert [tuple(row) for row in lander.rows()] == [columns] * 3
-        broker.admin().topics.delete(f"landing-{NAME}", force=True)
+        broker.admin().topics.delete(ROUNDS, force=True)
     with pytest.raises(InvalidConfiguration, match=r"columns=\['age'\]: give at least one of key, value"):
         landing_columns(["age"])
 
@@ -591,7 +591,7 @@ def test_a_landing_tries_again_after_errors_that_pass_and_ends_with_others(
 def test_messages_are_landed_once_whatever_step_fails(
     broker: Broker, publish: Publish, tmp_path: Path, error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(landing_module, "_FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(running_rounds, "_FIRST_PAUSE_S", 0.0)
     moment, failed = 0, True
     while failed:
         moment += 1
@@ -608,7 +608,7 @@ def test_messages_are_landed_once_whatever_step_fails(
         assert Counter(lander.values()) == Counter(numbered(20)), moment
         log.close()
         failed = killer.steps >= moment
-        broker.admin().topics.delete(f"landing-{NAME}", force=True)
+        broker.admin().topics.delete(ROUNDS, force=True)
     assert moment > 8
 
 

@@ -14,8 +14,8 @@ from pulsar_ray_spark import clean_landing, land, read_landing
 from pulsar_ray_spark.errors import LandingMismatch, PathNotShared
 from pulsar_ray_spark.landing import land as land_module
 from pulsar_ray_spark.landing.checkpoint import SparkCheckpoint
-from pulsar_ray_spark.landing.file_name import file_name, round_of
 from pulsar_ray_spark.landing.folder import open_folder
+from pulsar_ray_spark.landing.landing_round import file_name, round_of
 
 FIRST, END = Position(7, 0), Position(9, 12)
 

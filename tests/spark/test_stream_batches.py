@@ -111,7 +111,7 @@ def test_a_query_runs_once_at_a_time(broker: Broker, publish: Publish) -> None:
     streamer = Streamer(broker, topic)
     with ExitStack() as stack:
         streamer.opened(stack)
-        with pytest.raises(QueryInUse, match="query 'q' runs already: stop it first"):
+        with pytest.raises(QueryInUse, match="query 'q' runs already, here or in"):
             streamer.stream()
     assert streamer.stream() == 0
 

@@ -9,8 +9,8 @@ import pyarrow.fs as pafs
 
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray_spark.landing.checkpoint import SparkCheckpoint
-from pulsar_ray_spark.landing.file_name import round_of
 from pulsar_ray_spark.landing.folder import open_folder
+from pulsar_ray_spark.landing.landing_round import round_of
 
 
 def clean_landing(

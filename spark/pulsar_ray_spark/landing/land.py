@@ -16,17 +16,15 @@ from pulsar_ray.clock import SystemClock
 from pulsar_ray.data.planning.plan import BoundArgument, Topics, as_bound, as_topics
 from pulsar_ray.data.reading.avro_values import AvroValues
 from pulsar_ray.errors import InvalidConfiguration
-from pulsar_ray_spark.errors import PathNotShared
+from pulsar_ray_spark.errors import LandingInUse, PathNotShared
 from pulsar_ray_spark.landing.columns import landing_columns
 from pulsar_ray_spark.landing.folder import Folder, LocalFolder, open_folder
 from pulsar_ray_spark.landing.landing import Landing
-from pulsar_ray_spark.landing.plan_log import PlanLog
+from pulsar_ray_spark.landing.landing_round import LandingIdentity
 from pulsar_ray_spark.landing.ray_writing import alive_nodes, write_on_ray
 from pulsar_ray_spark.landing.round_runner import RoundRunner
-from pulsar_ray_spark.landing.rounds import LandingIdentity
-from pulsar_ray_spark.landing.topic_source import TopicSource, full_names
-
-_LOG_NAMESPACE = "public/default"
+from pulsar_ray_spark.rounds.plan_log import NAMESPACE, PlanLog, check_name, log_topic
+from pulsar_ray_spark.rounds.topic_source import TopicSource, full_names
 
 
 def land(
@@ -81,8 +79,7 @@ def land(
     def open_runner(opened: ExitStack) -> RoundRunner:
         opened.enter_context(client)
         admin = opened.enter_context(Admin(service_url))
-        log = PlanLog(client, admin, log_topic(name))
-        opened.callback(log.close)
+        log = opened.enter_context(open_rounds(client, admin, name))
         source = TopicSource(admin, wanted, subscription_of(name), fail_on_data_loss=fail_on_data_loss)
         return RoundRunner(identity, source, folder, log, write_on_ray, SystemClock(), max_bytes_per_file)
 
@@ -101,20 +98,14 @@ def drop_landing(name: str, topics: str | Topics, *, service_url: str = "auto") 
     with Client(service_url) as client, Admin(service_url) as admin:
         partitions = TopicSource(admin, as_topics(topics), subscription_of(name)).partitions()
         with ExitStack() as taken:
-            has_log = log_topic(name) in admin.topics.list(_LOG_NAMESPACE)
+            has_log = log_topic(subscription_of(name)) in admin.topics.list(NAMESPACE)
             if has_log:
-                taken.callback(PlanLog(client, admin, log_topic(name)).close)
+                taken.enter_context(open_rounds(client, admin, name))
             for partition in partitions:
                 if subscription_of(name) in admin.topics.subscriptions(partition):
                     admin.topics.unsubscribe(partition, subscription_of(name))
         if has_log:
-            admin.topics.delete(log_topic(name))
-
-
-def check_name(name: str) -> None:
-    """Raise InvalidConfiguration for a name that no topic could have."""
-    if not name.replace("-", "").replace("_", "").isalnum():
-        raise InvalidConfiguration(f"name={name!r}: give letters, digits, - and _")
+            admin.topics.delete(log_topic(subscription_of(name)))
 
 
 def subscription_of(name: str) -> str:
@@ -122,12 +113,10 @@ def subscription_of(name: str) -> str:
     return f"landing-{name}"
 
 
-def log_topic(name: str) -> str:
-    """The topic of a landing's rounds.
-
-    No pattern of topics matches names that begin with __.
-    """
-    return f"persistent://{_LOG_NAMESPACE}/__landing-{name}"
+def open_rounds(client: Client, admin: Admin, name: str) -> PlanLog:
+    """Take the rounds of a landing until they are closed. Raises LandingInUse."""
+    topic = log_topic(subscription_of(name))
+    return PlanLog(client, admin, topic, f"landing {name!r}", LandingInUse)
 
 
 def _check_avro(avro_schema: str | None, columns: Sequence[str]) -> None:

@@ -6,22 +6,22 @@ import contextlib
 import dataclasses
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from pulsar_ray.data.planning.plan import Bound
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.position import Position
 from pulsar_ray_spark.landing.round_runner import RoundProgress, RoundRunner
+from pulsar_ray_spark.rounds.running_rounds import RunningRounds
 
 _log = logging.getLogger(__name__)
-_KEPT_PROGRESS = 100
-_FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
 
+T = TypeVar("T")
 
-class Landing:
+
+class Landing(RunningRounds):
     """Lands rounds on a thread of this process.
 
     The thread ends when the landing is stopped, fails, or has all there was. When the process dies the
@@ -43,23 +43,15 @@ class Landing:
         self._open_runner = open_runner
         self._start = start
         self._interval_s = interval_s
-        self._stopping = threading.Event()
         self._begun = threading.Event()
-        self._progress: deque[RoundProgress] = deque(maxlen=_KEPT_PROGRESS)
         self._error: BaseException | None = None
         self._message = "Starting"
-        self._thread = threading.Thread(target=self._run, name=f"landing {name}", daemon=True)
-        self._thread.start()
+        super().__init__(f"landing {name}", _LONGEST_PAUSE_S)
 
     @property
     def name(self) -> str:
         """The name under which the landing goes on after a crash."""
         return self._name
-
-    @property
-    def is_active(self) -> bool:
-        """Whether the landing has neither ended nor failed."""
-        return self._thread.is_alive()
 
     @property
     def status(self) -> dict[str, Any]:
@@ -72,13 +64,7 @@ class Landing:
 
         Each has round, files, messages, stored_bytes, duration_ms, timestamp_ms and positions by partition.
         """
-        return [dataclasses.asdict(progress) for progress in list(self._progress)]
-
-    @property
-    def last_progress(self) -> dict[str, Any] | None:
-        """The last of `recent_progress`, None before there is one."""
-        recent = self.recent_progress
-        return recent[-1] if recent else None
+        return super().recent_progress
 
     def exception(self) -> BaseException | None:
         """The error that ended the landing, None if there is none."""
@@ -92,34 +78,15 @@ class Landing:
         self._begun.wait()
         self._raise_error()
 
-    def await_termination(self, timeout_s: float | None = None) -> bool:
-        """Wait until the landing has ended; whether it has. Raises its error."""
-        self._thread.join(timeout_s)
-        if self._thread.is_alive():
-            return False
-        self._raise_error()
-        return True
-
     def _raise_error(self) -> None:
         if self._error is not None:
             raise self._error.again() if isinstance(self._error, PulsarException) else self._error
-
-    def stop(self) -> None:
-        """End the landing behind the round under way, and wait for that."""
-        self._stopping.set()
-        self._thread.join()
-
-    def __enter__(self) -> Landing:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     def _run(self) -> None:
         try:
             with contextlib.ExitStack() as opened:
                 runner = self._tried(lambda: self._open_runner(opened))
-                self._tried(lambda: runner.begin(self._start))
+                self._land(lambda: runner.begin(self._start))
                 self._begun.set()
                 if self._interval_s is None:
                     self._land_to(runner, self._tried(runner.ends))
@@ -135,37 +102,35 @@ class Landing:
 
     def _land_to(self, runner: RoundRunner, ends: Mapping[str, Position]) -> None:
         """Land rounds until all messages before `ends` are there."""
-        while not self._stopping.is_set() and self._tried(lambda: runner.land_next(ends)) is not None:
+        while not self._stopping.is_set() and self._land(lambda: runner.land_next(ends)):
             pass
 
     def _land_on(self, runner: RoundRunner, interval_s: float) -> None:
         while not self._stopping.is_set():
             self._land_to(runner, self._tried(runner.ends))
-            self._message = "Waiting for messages"
-            self._stopping.wait(interval_s)
+            self._tell("Waiting for messages")
+            self._pause(interval_s)
 
-    def _tried(self, step: Callable[[], Any]) -> Any:
-        """Make a step, and again after errors that may pass, until the landing is stopped."""
-        pause_s = _FIRST_PAUSE_S
-        while True:
-            self._message = "Landing messages"
-            try:
-                result = step()
-            except (PulsarException, OSError) as error:
-                if self._stopping.is_set() or not _may_pass(error):
-                    raise
-                self._message = f"Trying again after {error}"
-                _log.warning("landing %s tries again after %s", self._name, error)
-            else:
-                if isinstance(result, RoundProgress) and result.files:
-                    self._progress.append(result)
-                return result
-            self._stopping.wait(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+    def _land(self, step: Callable[[], RoundProgress | None]) -> bool:
+        """Land a round, if there is one; whether there was."""
+        done = self._tried(step)
+        if done is not None and done.files:
+            self._progress.append(dataclasses.asdict(done))
+        return done is not None
 
+    def _tried(self, step: Callable[[], T]) -> T:
+        def begun() -> T:
+            self._tell("Landing messages")
+            return step()
 
-def _may_pass(error: PulsarException | OSError) -> bool:
-    """Whether the same step may succeed later: a disk was full, a store away."""
-    if isinstance(error, PulsarException):
-        return error.retriable
-    return not isinstance(error, PermissionError | FileNotFoundError | FileExistsError | NotADirectoryError)
+        return super()._tried(begun)
+
+    def _tell(self, message: str) -> None:
+        self._message = message
+
+    def _may_pass(self, error: Exception) -> bool:
+        """Whether the same step may succeed later: a disk was full, a store away."""
+        if isinstance(error, OSError):
+            lasting = PermissionError | FileNotFoundError | FileExistsError | NotADirectoryError
+            return not isinstance(error, lasting)
+        return super()._may_pass(error)

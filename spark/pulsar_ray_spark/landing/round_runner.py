@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Protocol
 
 from pulsar_ray.clock import Clock
 from pulsar_ray.data.planning.plan import Bound
@@ -15,25 +14,18 @@ from pulsar_ray.model.position import Position
 from pulsar_ray_spark.errors import LandingMismatch
 from pulsar_ray_spark.landing.file_writing import FileJob, WrittenFile
 from pulsar_ray_spark.landing.folder import Folder
-from pulsar_ray_spark.landing.rounds import (
+from pulsar_ray_spark.landing.landing_round import (
     LandingIdentity,
     LandingRound,
     decode_round,
     encode_round,
     next_round,
 )
-from pulsar_ray_spark.landing.topic_source import TopicSource
+from pulsar_ray_spark.rounds.durable_rounds import DurableRounds, RecordLog
+from pulsar_ray_spark.rounds.topic_source import TopicSource
 
 MAX_FILES_PER_PARTITION = 8
 """Of a round: what is to be written again after a crash stays small."""
-
-
-class RecordLog(Protocol):
-    """Keeps the last round; see PlanLog."""
-
-    last: bytes | None
-
-    def append(self, record: bytes) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -50,10 +42,10 @@ class RoundProgress:
 
 
 class RoundRunner:
-    """Lands rounds.
+    """Lands rounds; see DurableRounds.
 
-    A round is stored in the log before its files are written, and its messages are acknowledged behind them.
-    So whoever takes over after a crash writes the same files, and no others, before it decides anything.
+    Files appear whole, or not at all, so that those of a round are its commit: one that is landed again
+    leaves those that are there.
     """
 
     def __init__(
@@ -69,41 +61,43 @@ class RoundRunner:
         self._identity = identity
         self._source = source
         self._folder = folder
-        self._log = log
         self._write = write
         self._clock = clock
         self._file_bytes = file_bytes
-        self._last = LandingRound(0, 0)
-        self._is_landed = False
+        self._rounds = DurableRounds(
+            log,
+            lambda each: encode_round(identity, each),
+            source.acknowledge,
+            LandingRound(0, 0),
+            stores_commits=False,
+        )
 
     def begin(self, start: Bound) -> RoundProgress | None:
         """Finish the last round of former processes, or begin a new landing at `start`.
 
         Raises LandingMismatch if the landing was begun with other arguments, or its folder by another one.
         """
-        if self._log.last is None:
+        if self._rounds.resume(self._decoded):
+            self._folder.begin()
+        else:
             self._begin_anew(start)
-            return None
-        identity, self._last = decode_round(self._log.last)
-        self._identity.check(identity)
-        self._folder.begin()
         self._describe()
-        return self._land(self._last)
+        self._rounds.release()
+        return self._land_pending()
 
     def land_next(self, ends: Mapping[str, Position]) -> RoundProgress | None:
         """Land a round of the messages before `ends`; None if all of them are landed.
 
         After an error the same round is landed first, for it is decided.
         """
-        if not self._is_landed:
-            return self._land(self._last)
-        planned = self._source.plan(ends, self._last.positions, self._file_bytes)
-        found = next_round(self._last, planned, MAX_FILES_PER_PARTITION, self._clock.now_ms())
-        if found is None:
-            return None
-        self._log.append(encode_round(self._identity, found))
-        self._last, self._is_landed = found, False
-        return self._land(found)
+        self._rounds.release()
+        if self._rounds.pending is None:
+            last = self._rounds.last
+            partitions = self._source.plan(ends, last.positions, self._file_bytes)
+            found = next_round(last, partitions, MAX_FILES_PER_PARTITION, self._clock.now_ms())
+            if found is not None:
+                self._rounds.plan(found)
+        return self._land_pending()
 
     def ends(self) -> dict[str, Position]:
         """The position behind the last message of each partition that there is now."""
@@ -114,12 +108,12 @@ class RoundRunner:
         # Not before: what is half written in another landing's folder is being written.
         self._folder.begin()
         first = LandingRound(0, self._clock.now_ms(), (), self._source.first_positions(start))
-        self._log.append(encode_round(self._identity, first))
-        self._last = first
-        self._describe()
-        if start != "earliest":
-            self._source.acknowledge(first.positions)
-        self._is_landed = True
+        self._rounds.begin(first, releases=start != "earliest")
+
+    def _decoded(self, record: bytes) -> LandingRound:
+        identity, last = decode_round(record)
+        self._identity.check(identity)
+        return last
 
     def _check_folder(self) -> None:
         text = self._folder.description()
@@ -140,14 +134,19 @@ class RoundRunner:
             }
             self._folder.describe(json.dumps(known))
 
-    def _land(self, landing_round: LandingRound) -> RoundProgress:
+    def _land_pending(self) -> RoundProgress | None:
+        landing_round = self._rounds.pending
+        if landing_round is None:
+            return None
         began_ms = self._clock.monotonic_ms()
         with ExitStack() as leases:
             jobs = []
             for file in landing_round.files:
                 name, planned_ms = landing_round.name_of(file), landing_round.planned_ms
                 try:
-                    leased = leases.enter_context(self._source.leased(file))
+                    leased = leases.enter_context(
+                        self._source.leased(file.topic, file.partition, file.first, file.end)
+                    )
                 except DataLost:
                     if self._folder.has(name):
                         continue  # landed before its topic was deleted
@@ -164,8 +163,8 @@ class RoundRunner:
                     )
                 )
             written = list(self._write(jobs))
-        self._source.acknowledge(_moved(landing_round))
-        self._is_landed = True
+        self._rounds.commit()
+        self._rounds.release()
         return RoundProgress(
             landing_round.number,
             sum(file.messages > 0 for file in written),
@@ -175,13 +174,3 @@ class RoundRunner:
             self._clock.now_ms(),
             landing_round.positions,
         )
-
-
-def _moved(landing_round: LandingRound) -> dict[str, Position]:
-    """The positions that a round has changed.
-
-    The first one has no files, and sets all.
-    """
-    if not landing_round.files:
-        return dict(landing_round.positions)
-    return {file.topic: file.end for file in landing_round.files}

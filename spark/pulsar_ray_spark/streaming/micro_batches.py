@@ -1,8 +1,4 @@
-"""The batches of a query, one after the other: plan, run, commit.
-
-A plan is durable before its batch runs. After a crash that batch runs again, with the same rows, before
-anything is planned.
-"""
+"""The batches of a query, one after the other: plan, run, commit."""
 
 from __future__ import annotations
 
@@ -15,6 +11,7 @@ from typing import Protocol
 from pulsar_ray.clock import Clock
 from pulsar_ray.data.planning.plan import Bound
 from pulsar_ray.errors import PulsarException
+from pulsar_ray_spark.rounds.durable_rounds import DurableRounds, RecordLog
 from pulsar_ray_spark.streaming.batch_limits import BatchLimits, Measured, ends_within
 from pulsar_ray_spark.streaming.planned_batch import (
     BEGINNING,
@@ -26,15 +23,6 @@ from pulsar_ray_spark.streaming.planned_batch import (
 )
 
 _log = logging.getLogger(__name__)
-
-
-class PlanRecords(Protocol):
-    """Keeps the last record of a query, and its other writers out; see PlanLog."""
-
-    @property
-    def last(self) -> bytes | None: ...
-
-    def append(self, record: bytes) -> None: ...
 
 
 class BatchTopics(Protocol):
@@ -68,7 +56,7 @@ class BatchRun:
 
 
 class MicroBatches:
-    """Runs the batches of a query, and keeps its state.
+    """Runs the batches of a query, and keeps its state; see DurableRounds.
 
     `run` reads a batch, hands it to the query's function, and returns the number of rows.
     """
@@ -77,19 +65,23 @@ class MicroBatches:
         self,
         identity: QueryIdentity,
         topics: BatchTopics,
-        log: PlanRecords,
+        log: RecordLog,
         run: Callable[[PlannedBatch], int],
         limits: BatchLimits,
         clock: Clock,
     ) -> None:
         self._identity = identity
         self._topics = topics
-        self._log = log
         self._run = run
         self._limits = limits
         self._clock = clock
-        self._last = PlannedBatch(-1)
-        self._unacknowledged: dict[str, Place] = {}
+        self._rounds = DurableRounds(
+            log,
+            lambda batch: encode_batch(self._identity, batch),
+            topics.acknowledge,
+            PlannedBatch(-1),
+            stores_commits=True,
+        )
         self._durations_ms: dict[str, int] = {}
 
     @property
@@ -100,22 +92,17 @@ class MicroBatches:
     @property
     def places(self) -> Mapping[str, Place]:
         """The next message of each partition, behind all that is committed."""
-        return self._last.places
+        return self._rounds.last.places
 
     def begin(self, start: Bound) -> None:
         """Go on where former processes were; a new query begins at `start`, durably.
 
         Raises QueryMismatch if the query was begun with other topics.
         """
-        if self._log.last is None:
-            self._store(PlannedBatch(-1, self._topics.places(start)))
-            if start == "earliest":
-                return
-        else:
-            identity, self._last = decode_batch(self._log.last)
-            self._identity.check(identity)
-            self._identity = identity
-        self._acknowledge(self._last.places)
+        if not self._rounds.resume(self._decoded):
+            first = PlannedBatch(-1, self._topics.places(start))
+            self._rounds.begin(first, releases=start != "earliest")
+        self._release()
 
     def ends(self) -> dict[str, Place]:
         """The place behind the last message of each partition that there is now."""
@@ -128,21 +115,21 @@ class MicroBatches:
         the limits unless they are off.
         """
         self._durations_ms = {}
-        if not self._last.is_committed:
-            return self._last
+        if (pending := self._rounds.pending) is not None:
+            return pending
+        last = self._rounds.last
         ranges = {
             name: (first, end)
             for name, end in ends.items()
-            if end > (first := self.places.get(name, BEGINNING))
+            if end > (first := last.places.get(name, BEGINNING))
         }
         with self._timed("queryPlanning"):
             limits = self._limits if limited else BatchLimits()
-            planned = ends_within(limits, ranges, self._topics.measure, self._last.number + 1)
+            planned = ends_within(limits, ranges, self._topics.measure, last.number + 1)
         if not planned:
             return None
         with self._timed("walCommit"):
-            self._store(self._last.next(planned))
-        return self._last
+            return self._rounds.plan(last.next(planned))
 
     def run(self, batch: PlannedBatch, latest: Mapping[str, Place]) -> BatchRun:
         """Run the planned batch, and commit it, durably.
@@ -153,24 +140,23 @@ class MicroBatches:
         with self._timed("addBatch"):
             rows = self._run(batch)
         with self._timed("commitOffsets"):
-            self._store(batch.committed())
-            self._acknowledge(batch.ends)
+            self._rounds.commit()
+            self._release()
         return BatchRun(batch, rows, latest, dict(self._durations_ms))
 
-    def _store(self, batch: PlannedBatch) -> None:
-        self._log.append(encode_batch(self._identity, batch))
-        self._last = batch
+    def _decoded(self, record: bytes) -> PlannedBatch:
+        identity, last = decode_batch(record)
+        self._identity.check(identity)
+        self._identity = identity
+        return last
 
-    def _acknowledge(self, places: Mapping[str, Place]) -> None:
-        self._unacknowledged.update(places)
+    def _release(self) -> None:
         try:
-            self._topics.acknowledge(self._unacknowledged)
+            self._rounds.release()
         except PulsarException as error:
             if not error.retriable:
                 raise
             _log.warning("query %s acknowledges later, after %s", self._identity.name, error)
-        else:
-            self._unacknowledged.clear()
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:

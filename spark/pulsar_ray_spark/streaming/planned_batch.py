@@ -69,6 +69,11 @@ class PlannedBatch:
         """First and end place of each partition that has messages in the batch."""
         return {name: (self.places.get(name, BEGINNING), end) for name, end in self.ends.items()}
 
+    @property
+    def reached(self) -> Mapping[str, Place]:
+        """The places before which everything is committed."""
+        return self.places
+
     def next(self, ends: Mapping[str, Place]) -> PlannedBatch:
         """The batch behind this one."""
         return PlannedBatch(self.number + 1, self.places, ends)

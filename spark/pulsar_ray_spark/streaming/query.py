@@ -5,25 +5,24 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections import deque
 from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
 from typing import Any, Protocol
 
 from pulsar_ray.clock import Clock
 from pulsar_ray.errors import PulsarException
 from pulsar_ray_spark.errors import QueryFailed
-from pulsar_ray_spark.streaming.micro_batches import MicroBatches
-from pulsar_ray_spark.streaming.planned_batch import Place, PlannedBatch, is_behind
-from pulsar_ray_spark.streaming.progress import describe_progress
+from pulsar_ray_spark.rounds.running_rounds import RunningRounds
+from pulsar_ray_spark.streaming.micro_batches import BatchRun, MicroBatches
+from pulsar_ray_spark.streaming.planned_batch import BEGINNING, Place, QueryIdentity, is_behind
 from pulsar_ray_spark.streaming.trigger import Mode, Trigger
 
 _log = logging.getLogger(__name__)
-_KEPT_PROGRESS = 100
 _IDLE_MS = 50
 """Between two looks for messages without an interval."""
 _LOOK_MS = 500
 """Between two looks whether Spark still runs, while a query waits."""
-_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 500, 10_000
+_LONGEST_PAUSE_S = 10.0
 
 
 class SparkJobs(Protocol):
@@ -37,7 +36,7 @@ class SparkJobs(Protocol):
         """Raise SparkStopped if the session has ended."""
 
 
-class StreamingQuery:
+class StreamingQuery(RunningRounds):
     """Runs batches on a thread until it is stopped, fails, or has all there was.
 
     One batch at a time: a trigger that comes late runs at once, with all messages since. When the process
@@ -58,15 +57,12 @@ class StreamingQuery:
         self._clock = clock
         self._close = close
         self._run_id = str(uuid.uuid4())
-        self._stopping = threading.Event()
         self._committed = threading.Condition()
-        self._progress: deque[dict[str, Any]] = deque(maxlen=_KEPT_PROGRESS)
         self._former_ms: int | None = None
         self._reached: Mapping[str, Place] = batches.places
         self._error: QueryFailed | None = None
         self._status = {"message": "Initializing", "isDataAvailable": False, "isTriggerActive": False}
-        self._thread = threading.Thread(target=self._run, name=f"query {self.name}", daemon=True)
-        self._thread.start()
+        super().__init__(f"query {self.name}", _LONGEST_PAUSE_S)
 
     @property
     def id(self) -> str:
@@ -84,11 +80,6 @@ class StreamingQuery:
         return self._batches.identity.name
 
     @property
-    def is_active(self) -> bool:
-        """Whether the query has neither ended nor failed."""
-        return self._thread.is_alive()
-
-    @property
     def status(self) -> dict[str, Any]:
         """`message`, in words, `isDataAvailable` and `isTriggerActive`."""
         return dict(self._status)
@@ -96,25 +87,11 @@ class StreamingQuery:
     @property
     def recent_progress(self) -> list[dict[str, Any]]:
         """The last hundred batches of this run, as Spark describes them."""
-        return list(self._progress)
-
-    @property
-    def last_progress(self) -> dict[str, Any] | None:
-        """The last of `recent_progress`, None before there is one."""
-        recent = self.recent_progress
-        return recent[-1] if recent else None
+        return super().recent_progress
 
     def exception(self) -> QueryFailed | None:
         """The error that ended the query, with its cause; None if there is none."""
         return self._error
-
-    def await_termination(self, timeout_s: float | None = None) -> bool:
-        """Wait until the query has ended; whether it has. Raises QueryFailed if it failed."""
-        self._thread.join(timeout_s)
-        if self._thread.is_alive():
-            return False
-        self._raise_error()
-        return True
 
     def process_all_available(self) -> None:
         """Wait until all messages that are stored now are committed. Raises QueryFailed.
@@ -141,12 +118,6 @@ class StreamingQuery:
         self._jobs.cancel_jobs(self._run_id)
         self._thread.join()
 
-    def __enter__(self) -> StreamingQuery:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
     def _raise_error(self) -> None:
         if self._error is not None:
             raise self._error.again() from self._error.__cause__
@@ -155,7 +126,7 @@ class StreamingQuery:
 
     def _run(self) -> None:
         try:
-            self._jobs.begin_jobs(self._run_id, f"query {self.name}")
+            self._jobs.begin_jobs(self._run_id, self._title)
             if self._trigger.mode is Mode.PROCESSING_TIME:
                 self._run_on()
             else:
@@ -205,7 +176,7 @@ class StreamingQuery:
         began_ms = self._clock.now_ms()
         self._jobs.check_spark()
         self._tell("Getting offsets", active=True)
-        batch: PlannedBatch | None = self._tried(lambda: self._batches.plan_next(ends, limited=limited))
+        batch = self._tried(lambda: self._batches.plan_next(ends, limited=limited))
         if batch is None:
             self._tell("Waiting for data to arrive")
             return False
@@ -228,19 +199,59 @@ class StreamingQuery:
             self._stopping.wait(min(left_ms, _LOOK_MS) / 1000)
             self._jobs.check_spark()
 
-    def _tried(self, step: Callable[[], Any]) -> Any:
-        """Make a step, again after errors that may pass, until the query is stopped."""
-        pause_ms = _FIRST_PAUSE_MS
-        while True:
-            try:
-                return step()
-            except PulsarException as error:
-                if not error.retriable or self._stopping.is_set():
-                    raise
-                self._tell(f"Trying again after {error}")
-                _log.warning("query %s tries again after %s", self.name, error)
-            self._wait_till(self._clock.now_ms() + pause_ms)
-            pause_ms = min(2 * pause_ms, _LONGEST_PAUSE_MS)
+    def _pause(self, seconds: float) -> None:
+        self._wait_till(self._clock.now_ms() + int(seconds * 1000))
 
     def _tell(self, message: str, *, available: bool = False, active: bool = False) -> None:
         self._status = {"message": message, "isDataAvailable": available, "isTriggerActive": active}
+
+
+def describe_progress(
+    identity: QueryIdentity, run_id: str, done: BatchRun, began_ms: int, former_ms: int | None, now_ms: int
+) -> dict[str, Any]:
+    """Describe a batch as Spark's `lastProgress` does.
+
+    `began_ms` is the time of the trigger, `former_ms` of the one before. Rates are of rows per second: in
+    since the former trigger, and processed while the batch ran.
+    """
+    took_ms = now_ms - began_ms
+    rates = {
+        "inputRowsPerSecond": _rate(done.rows, began_ms - former_ms) if former_ms is not None else 0.0,
+        "processedRowsPerSecond": _rate(done.rows, took_ms),
+    }
+    starts = {name: first for name, (first, _) in done.batch.ranges.items()}
+    return {
+        "id": identity.query_id,
+        "runId": run_id,
+        "name": identity.name,
+        "timestamp": _timestamp(began_ms),
+        "batchId": done.batch.number,
+        "numInputRows": done.rows,
+        **rates,
+        "durationMs": {**done.durations_ms, "triggerExecution": took_ms},
+        "stateOperators": [],
+        "sources": [
+            {
+                "description": f"Topics[{', '.join(identity.topics)}]",
+                "startOffset": _offsets({**done.batch.places, **starts}),
+                "endOffset": _offsets({**done.batch.places, **done.batch.ends}),
+                "latestOffset": _offsets(done.latest),
+                "numInputRows": done.rows,
+                **rates,
+            }
+        ],
+        "sink": {"description": "ForeachBatch", "numOutputRows": -1},
+    }
+
+
+def _rate(rows: int, took_ms: int) -> float:
+    return rows * 1000 / max(took_ms, 1)
+
+
+def _offsets(places: Mapping[str, Place]) -> dict[str, str]:
+    return {name: "earliest" if place == BEGINNING else str(place) for name, place in sorted(places.items())}
+
+
+def _timestamp(time_ms: int) -> str:
+    moment = datetime.fromtimestamp(time_ms // 1000, timezone.utc)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{time_ms % 1000:03}Z"

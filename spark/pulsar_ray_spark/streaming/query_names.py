@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 from pulsar_ray.admin.admin import Admin
 from pulsar_ray.client.client import Client
 from pulsar_ray.errors import SubscriptionNotFound, TopicNotFound
-from pulsar_ray_spark.errors import LandingInUse, QueryInUse
-from pulsar_ray_spark.landing.land import check_name
-from pulsar_ray_spark.landing.plan_log import PlanLog
+from pulsar_ray_spark.errors import QueryInUse
+from pulsar_ray_spark.rounds.plan_log import NAMESPACE, PlanLog, check_name, log_topic
 from pulsar_ray_spark.streaming.planned_batch import decode_batch
-
-_NAMESPACE = "public/default"
 
 
 def subscription_of(name: str) -> str:
@@ -22,46 +18,13 @@ def subscription_of(name: str) -> str:
 
 
 def plan_topic(name: str) -> str:
-    """The topic of a query's plans; no pattern matches names that begin with __."""
-    return f"persistent://{_NAMESPACE}/__spark-query-{name}"
+    """The topic of a query's plans."""
+    return log_topic(f"spark-query-{name}")
 
 
-class QueryPlans:
-    """The plans of a query; see PlanLog."""
-
-    def __init__(self, log: PlanLog, name: str) -> None:
-        self._log = log
-        self._name = name
-
-    @property
-    def last(self) -> bytes | None:
-        """The record appended last, by whomever; None of a new query."""
-        return self._log.last
-
-    def append(self, record: bytes) -> None:
-        """Replace the last record, durably. Raises QueryInUse if another process has taken the query."""
-        try:
-            self._log.append(record)
-        except LandingInUse as error:
-            raise QueryInUse(
-                f"another process has taken query {self._name!r}, and goes on instead"
-            ) from error
-
-
-@contextmanager
-def open_plans(client: Client, admin: Admin, name: str) -> Iterator[QueryPlans]:
-    """Take a query's plans, and keep others out until the context is left. Raises QueryInUse."""
-    try:
-        log = PlanLog(client, admin, plan_topic(name))
-    except LandingInUse as error:
-        raise QueryInUse(
-            f"query {name!r} runs already: stop it first, or take another name; the place of a process that "
-            "was killed on another node is free after a minute"
-        ) from error
-    try:
-        yield QueryPlans(log, name)
-    finally:
-        log.close()
+def open_plans(client: Client, admin: Admin, name: str) -> PlanLog:
+    """Take a query's plans until they are closed. Raises QueryInUse."""
+    return PlanLog(client, admin, plan_topic(name), f"query {name!r}", QueryInUse)
 
 
 def drop_query(name: str, *, service_url: str = "auto") -> None:
@@ -77,7 +40,7 @@ def drop_query(name: str, *, service_url: str = "auto") -> None:
 
 def forget_query(client: Client, admin: Admin, name: str) -> None:
     """Delete what the broker keeps of a query; see `drop_query`."""
-    if plan_topic(name) not in admin.topics.list(_NAMESPACE):
+    if plan_topic(name) not in admin.topics.list(NAMESPACE):
         return
     with open_plans(client, admin, name) as plans:
         for partition in _partitions(plans.last):

@@ -16,7 +16,7 @@ from pulsar_ray.errors import PulsarException, TopicNotFound
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.position import Position
 from pulsar_ray.model.topic_name import TopicName
-from pulsar_ray_spark.landing.topic_source import TopicSource
+from pulsar_ray_spark.rounds.topic_source import TopicSource
 from pulsar_ray_spark.streaming.batch_limits import Measured
 from pulsar_ray_spark.streaming.planned_batch import BEGINNING, Place
 

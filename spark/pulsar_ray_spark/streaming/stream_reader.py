@@ -21,8 +21,8 @@ from pulsar_ray.data.planning.plan import Bound, BoundArgument, Topics, as_bound
 from pulsar_ray.data.reading.message_columns import as_columns
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray_spark.existing_session import check_session
-from pulsar_ray_spark.landing.land import check_name
-from pulsar_ray_spark.landing.topic_source import TopicSource, full_names
+from pulsar_ray_spark.rounds.plan_log import check_name
+from pulsar_ray_spark.rounds.topic_source import TopicSource, full_names
 from pulsar_ray_spark.streaming.batch_limits import BatchLimits
 from pulsar_ray_spark.streaming.batch_runner import BatchRunner
 from pulsar_ray_spark.streaming.micro_batches import MicroBatches

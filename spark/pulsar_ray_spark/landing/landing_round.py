@@ -6,17 +6,27 @@ The last round is the whole state of a landing. With it stored, all that follows
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import islice, pairwise
 from typing import Any
 
-from pulsar_ray.model.position import EARLIEST, Position
+from pulsar_ray.model.position import Position
+from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray_spark.errors import LandingMismatch
-from pulsar_ray_spark.landing.file_name import file_name
+from pulsar_ray_spark.rounds.topic_source import PlannedPartition
 
 _VERSION = 1
+SUFFIX = ".parquet"
+# File systems take 255 bytes; positions and the round need up to 110.
+_MAX_TOPIC_CHARACTERS = 140
+_DIGEST_CHARACTERS = 16
+# Spark skips files that begin with _ or a full stop, and takes % and = for something else.
+_ESCAPED = re.compile(r"[^A-Za-z0-9-]")
+_ROUND = re.compile(r"--(\d+)" + re.escape(SUFFIX) + "$")
 
 
 @dataclass(frozen=True)
@@ -58,7 +68,10 @@ class FileRange:
 
 @dataclass(frozen=True)
 class LandingRound:
-    """Files to be written together, and where each partition goes on behind them."""
+    """Files to be written together, and where each partition goes on behind them.
+
+    Without files the round is landed.
+    """
 
     number: int
     planned_ms: int
@@ -69,49 +82,72 @@ class LandingRound:
     files: tuple[FileRange, ...] = ()
     positions: Mapping[str, Position] = field(default_factory=dict)
 
+    @property
+    def is_committed(self) -> bool:
+        """Whether all files are there."""
+        return not self.files
+
+    @property
+    def ends(self) -> dict[str, Position]:
+        """The position behind the last file of each partition that has any."""
+        return {file.topic: file.end for file in self.files}
+
+    @property
+    def reached(self) -> Mapping[str, Position]:
+        """The positions before which everything is landed."""
+        return {} if self.files else self.positions
+
+    def committed(self) -> LandingRound:
+        """The state behind the round."""
+        return replace(self, files=())
+
     def name_of(self, file: FileRange) -> str:
         """The name of one of the files."""
         return file_name(file.topic, file.first, file.end, self.number)
 
 
-@dataclass(frozen=True)
-class PlannedPartition:
-    """A range of a partition.
-
-    Pieces of about a file's size begin at `starts`. `trimmed` is the last entry that is gone for good, and
-    `number` the partition's, which no other of its name has.
-    """
-
-    topic: str
-    partition: int
-    first: Position
-    end: Position
-    starts: Sequence[Position]
-    trimmed: Position = EARLIEST
-    number: int = 0
-
-    def files(self, max_files: int) -> list[FileRange]:
-        """The first files of the range."""
-        if not self.starts:
-            return []
-        bounds = [self.first, *self.starts[1:], self.end]
-        pieces = islice(pairwise(bounds), max_files)
-        return [FileRange(self.topic, self.partition, first, end) for first, end in pieces]
+def _files(planned: PlannedPartition, max_files: int) -> list[FileRange]:
+    """The first files of a planned range."""
+    if not planned.starts:
+        return []
+    bounds = [planned.first, *planned.starts[1:], planned.end]
+    pieces = islice(pairwise(bounds), max_files)
+    return [FileRange(planned.topic, planned.partition, first, end) for first, end in pieces]
 
 
 def next_round(
-    last: LandingRound, planned: Iterable[PlannedPartition], max_files: int, now_ms: int
+    last: LandingRound, partitions: Iterable[PlannedPartition], max_files: int, now_ms: int
 ) -> LandingRound | None:
     """The round behind `last`, of up to `max_files` per partition.
 
     None if there is nothing to land.
     """
-    files = [file for partition in planned for file in partition.files(max_files)]
+    files = [file for partition in partitions for file in _files(partition, max_files)]
     if not files:
         return None
-    ends = {file.topic: file.end for file in files}  # the last one of each
-    planned_ms = max(now_ms, last.planned_ms + 1)
-    return LandingRound(last.number + 1, planned_ms, tuple(files), {**last.positions, **ends})
+    planned = LandingRound(last.number + 1, max(now_ms, last.planned_ms + 1), tuple(files))
+    return replace(planned, positions={**last.positions, **planned.ends})
+
+
+def file_name(topic: str, first: Position, end: Position, round_number: int) -> str:
+    """Name the file of a topic's (or partition's) messages from `first` to before `end`.
+
+    The same range of the same round always has the same name, so that a file that is written again after a
+    crash is the same file to whoever has read it.
+    """
+    name = TopicName.parse(topic).full.split("://", 1)[1]
+    escaped = _ESCAPED.sub(lambda match: "".join(f"~{byte:02X}" for byte in match[0].encode()), name)
+    if len(escaped) > _MAX_TOPIC_CHARACTERS:
+        digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST_CHARACTERS]
+        escaped = f"{escaped[: _MAX_TOPIC_CHARACTERS - _DIGEST_CHARACTERS - 1]}-{digest}"
+    positions = "--".join(f"{position.ledger_id}.{position.entry_id}" for position in (first, end))
+    return f"{escaped}--{positions}--{round_number}{SUFFIX}"
+
+
+def round_of(name: str) -> int | None:
+    """The round that a file was landed in, None for other files."""
+    match = _ROUND.search(name)
+    return int(match[1]) if match else None
 
 
 def encode_round(identity: LandingIdentity, landing_round: LandingRound) -> bytes:

@@ -1,7 +1,4 @@
-"""The topics of a landing at the broker.
-
-Partitions, ranges, and the durable subscription behind them.
-"""
+"""Topics at the broker: partitions, ranges, and the durable subscription that keeps them."""
 
 from __future__ import annotations
 
@@ -21,11 +18,26 @@ from pulsar_ray.errors import DataLost, PulsarException, SubscriptionNotFound, T
 from pulsar_ray.model.position import EARLIEST, Position
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.cluster import PartitionRoute
-from pulsar_ray_spark.landing.rounds import FileRange, PlannedPartition
 
 _LEASE_MS = 3_600_000
 _WHOLE = 1 << 40
 _log = logging.getLogger(__name__)
+
+
+class PlannedPartition(NamedTuple):
+    """A range of a partition.
+
+    Pieces of about a file's size begin at `starts`. `trimmed` is the last entry that is gone for good, and
+    `number` the partition's, which no other of its name has.
+    """
+
+    topic: str
+    partition: int
+    first: Position
+    end: Position
+    starts: Sequence[Position]
+    trimmed: Position = EARLIEST
+    number: int = 0
 
 
 class LeasedRange(NamedTuple):
@@ -36,7 +48,7 @@ class LeasedRange(NamedTuple):
 
 
 class TopicSource:
-    """Ranges of some topics, kept by a durable subscription until they are landed."""
+    """Ranges of some topics, kept by a durable subscription until they are acknowledged."""
 
     def __init__(
         self, admin: Admin, topics: Topics, subscription: str, *, fail_on_data_loss: bool = True
@@ -115,28 +127,26 @@ class TopicSource:
                 yield planned
 
     @contextmanager
-    def leased(self, file: FileRange) -> Iterator[LeasedRange]:
+    def leased(self, topic: str, partition: int, first: Position, end: Position) -> Iterator[LeasedRange]:
         """The segments that hold a range, and its part that is gone.
 
         They stay until the context is left.
         """
         route: PartitionRoute | None = None
         try:
-            route = self._started(file.topic)
+            route = self._started(topic)
         except TopicNotFound:
-            self._miss(file.topic)
+            self._miss(topic)
         if route is None:
-            yield LeasedRange(ReadRange("", file.topic, file.partition, (), file.first, file.end), None)
+            yield LeasedRange(ReadRange("", topic, partition, (), first, end), None)
             return
-        answer = self._ask(route, [*file.first], [*file.end], _WHOLE)
+        answer = self._ask(route, [*first], [*end], _WHOLE)
         segments = tuple(SegmentSlice(*piece) for group in answer["groups"] for piece in group)
         log = [SegmentSlice(*piece) for piece in answer["log"]]
         before = segments_before(log, segments) if segments else ()
         node_id = answer.get("node_id", "")
-        read_range = ReadRange(
-            node_id, file.topic, file.partition, segments, file.first, file.end, before=before
-        )
-        lost = lost_of(file.topic, file.first, file.end, Position(*answer["trimmed"]), answer["number"])
+        read_range = ReadRange(node_id, topic, partition, segments, first, end, before=before)
+        lost = lost_of(topic, first, end, Position(*answer["trimmed"]), answer["number"])
         try:
             yield LeasedRange(read_range, lost if self._fail_on_data_loss else None)
         finally:
@@ -237,7 +247,7 @@ def check_kept(planned: PlannedPartition, asked: Position, subscription: str) ->
 
 
 def full_names(topics: Topics) -> tuple[str, ...]:
-    """Topics as a landing's identity keeps them."""
+    """Topics as the identity of rounds keeps them."""
     if isinstance(topics, re.Pattern):
         return (f"pattern:{topics.pattern}",)
     return tuple(sorted(TopicName.parse(topic).full for topic in topics))

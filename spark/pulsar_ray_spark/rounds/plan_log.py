@@ -7,12 +7,26 @@ from pulsar_ray.client.client import Client
 from pulsar_ray.data.planning.broker_planner import BrokerPlanner
 from pulsar_ray.data.planning.plan import AtMessages
 from pulsar_ray.data.reading.segments import stored_rows
-from pulsar_ray.errors import ProducerBusy, ProducerFenced, WrongNode
+from pulsar_ray.errors import InvalidConfiguration, ProducerBusy, ProducerFenced, PulsarException, WrongNode
 from pulsar_ray.model.enums import ProducerAccessMode
 from pulsar_ray.model.message_id import MessageId
-from pulsar_ray_spark.errors import LandingInUse
 
+NAMESPACE = "public/default"
 _APPENDS_PER_TRIM = 100
+
+
+def log_topic(owner: str) -> str:
+    """Name the topic of an owner's plans.
+
+    No pattern of topics matches names that begin with __.
+    """
+    return f"persistent://{NAMESPACE}/__{owner}"
+
+
+def check_name(name: str) -> None:
+    """Raise InvalidConfiguration for a name that no topic could have."""
+    if not name.replace("-", "").replace("_", "").isalnum():
+        raise InvalidConfiguration(f"name={name!r}: give letters, digits, - and _")
 
 
 class PlanLog:
@@ -25,19 +39,23 @@ class PlanLog:
     HOLD = "last"
     """A subscription that keeps the last message, which a topic without any might trim."""
 
-    def __init__(self, client: Client, admin: Admin, topic: str) -> None:
+    def __init__(
+        self, client: Client, admin: Admin, topic: str, owner: str, in_use: type[PulsarException]
+    ) -> None:
         """Take the topic, which is created if it is new.
 
-        Raises LandingInUse if another process has it.
+        Raises `in_use`, which names the owner, if another process has it.
         """
         self._admin = admin
         self._topic = topic
+        self._owner = owner
+        self._in_use = in_use
         self._appended = 0
         try:
             self._producer = client.create_producer(topic, access_mode=ProducerAccessMode.Exclusive)
         except (ProducerFenced, ProducerBusy) as error:
-            raise LandingInUse(
-                f"the landing of {topic} runs already, here or in another process: stop it first, or take "
+            raise in_use(
+                f"{owner} runs already, here or in another process: stop it first, or take "
                 "another name; the place of a process that was killed on another node is free after a minute"
             ) from error
         try:
@@ -51,11 +69,11 @@ class PlanLog:
         """The record appended last, by whomever; None in a new topic."""
 
     def append(self, record: bytes) -> None:
-        """Replace the last record, durably. Raises LandingInUse if another writer has taken the topic."""
+        """Replace the last record, durably. Raises `in_use` if another writer has taken the topic."""
         try:
             message_id = self._producer.send(record)
         except ProducerFenced as error:
-            raise LandingInUse(f"another process has taken {self._topic}, and goes on instead") from error
+            raise self._in_use(f"another process has taken {self._owner}, and goes on instead") from error
         self.last = record
         self._appended += 1
         if self._appended % _APPENDS_PER_TRIM == 0:
@@ -64,6 +82,12 @@ class PlanLog:
     def close(self) -> None:
         """Let others take the topic."""
         self._producer.close()
+
+    def __enter__(self) -> PlanLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _read_last(self, client: Client) -> bytes | None:
         last = self._admin.topics.get_last_message_id(self._topic)

@@ -1,0 +1,1 @@
+"""Rounds of work on topics that a restart goes on with."""
