@@ -15,7 +15,7 @@ from pulsar_ray.managed_ledger.delayed.delayed_rows import empty_rows
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.partition_directories import TopicIdentity
 from pulsar_ray.managed_ledger.store.store_identity import CATALOG_FILE, StoreIdentity, write_identity
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from pulsar_ray.model.topic_name import TopicName
 from tests.stored_blocks import abandon, append_blocks, block, change, settings
 

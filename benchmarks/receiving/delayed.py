@@ -28,7 +28,7 @@ from pulsar_ray.broker.subscription.delayed.tracker_messages import FollowReques
 from pulsar_ray.config import Settings
 from pulsar_ray.managed_ledger.delayed.delayed_index import DelayedIndex
 from pulsar_ray.managed_ledger.delayed.delayed_rows import NO_KEY, ROW_BYTES, empty_rows
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from pulsar_ray.transport.actor_names import NAMESPACE
 
 PUBLISHED = 1_000_000

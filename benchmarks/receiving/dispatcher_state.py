@@ -26,7 +26,7 @@ from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.managed_ledger.cursor.cursor_store import CursorStore
 from pulsar_ray.managed_ledger.cursor.managed_cursor import Subscription
 from pulsar_ray.model.enums import ConsumerType
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 
 UNACKED = 1_000_000
 HOLES = 100_000

@@ -17,7 +17,7 @@ from benchmarks.measuring.results import Row
 from pulsar_ray.managed_ledger.cursor.cursor_records import snapshot_payload
 from pulsar_ray.managed_ledger.cursor.cursor_store import CursorStore
 from pulsar_ray.managed_ledger.cursor.managed_cursor import Subscription
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 
 HOLES = (100_000, 1_000_000)
 GAPS = (2, 100, 1000)

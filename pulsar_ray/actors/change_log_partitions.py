@@ -12,7 +12,7 @@ from pulsar_ray.actors.passivation import Passivation
 from pulsar_ray.actors.stores import Stores
 from pulsar_ray.actors.topic_actors import TopicActors
 from pulsar_ray.errors import Moved, NotConnected, PulsarException, ServiceUnitNotReady, Timeout, WrongNode
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from pulsar_ray.model.topic_name import TopicName
 
 DEADLINE_S = 25.0

@@ -45,8 +45,7 @@ from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException, ServiceUnitNotReady, TopicNotFound
 from pulsar_ray.model.metric_catalogue import PARTITIONS_AWAY, TOPICS
 from pulsar_ray.model.policies import PolicyUpdate
-from pulsar_ray.model.system_topics import system_change_log
-from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.model.topic_name import TopicName, system_change_log
 from pulsar_ray.transport.actor_names import topic_of_actor
 from pulsar_ray.transport.cluster import RouteFields, SubscriptionRequest
 

@@ -12,8 +12,7 @@ from pulsar_ray.broker.catalog.catalog import Subscriptions
 from pulsar_ray.broker.catalog.change_logs import ChangeLogs
 from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.errors import NotAllowedError, PulsarException
-from pulsar_ray.model.system_topics import heartbeat, is_change_log
-from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.model.topic_name import TopicName, heartbeat, is_change_log
 
 logger = logging.getLogger(__name__)
 

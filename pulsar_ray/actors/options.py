@@ -51,7 +51,7 @@ def create(cls: type[Any], name: str, node_id: str | None, *args: Any) -> Any:
     if node_id is not None:
         strategy = NodeAffinitySchedulingStrategy(node_id, soft=False)
     return (
-        _remote(cast(Any, cls))
+        _remote(cast("Any", cls))
         .options(
             name=name,
             namespace=NAMESPACE,

@@ -32,7 +32,7 @@ from pulsar_ray.errors import (
     SubscriptionNotFound,
 )
 from pulsar_ray.model.enums import ConsumerType
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from pulsar_ray.model.topic_name import TopicName
 
 UNADDRESSED = ""

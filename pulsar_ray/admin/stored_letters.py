@@ -9,7 +9,7 @@ from pulsar_ray.client.received.block_rows import BlockRows
 from pulsar_ray.client.received.message import MessageBatchView
 from pulsar_ray.clock import Clock, SystemClock
 from pulsar_ray.errors import PulsarException
-from pulsar_ray.model.position import EARLIEST, Position, entry_at
+from pulsar_ray.model.message_id import EARLIEST, Position, entry_at
 
 NOTHING_OLD_MS = 30_000
 """Messages that do not come for so long are held by others.

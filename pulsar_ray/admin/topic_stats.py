@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pulsar_ray.managed_ledger.log.log_sizes import LogSizes
-from pulsar_ray.model.position import LATEST, Position
+from pulsar_ray.model.message_id import LATEST, Position
 
 _RATES_OUT = ("msgRateOut", "msgThroughputOut")
 _COUNTERS_OUT = ("msgOutCounter", "bytesOutCounter")

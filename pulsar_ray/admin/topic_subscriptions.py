@@ -23,7 +23,7 @@ from pulsar_ray.errors import (
 from pulsar_ray.format.chunked_payload import ChunkedPayload
 from pulsar_ray.format.payload import DecodedBlock, decode_block
 from pulsar_ray.model.message_id import MessageId
-from pulsar_ray.model.subscription_properties import check_subscription_properties
+from pulsar_ray.model.registrations import check_subscription_properties
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.cluster import PartitionRoute
 

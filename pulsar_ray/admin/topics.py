@@ -19,7 +19,7 @@ from pulsar_ray.client.received.message import Message
 from pulsar_ray.errors import InvalidTopicName, NotAllowedError, PulsarException, TopicNotFound
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.policies import TOPIC
-from pulsar_ray.model.subscription_properties import STRICT_PROPERTY
+from pulsar_ray.model.registrations import STRICT_PROPERTY
 from pulsar_ray.model.topic_name import TopicName, is_namespace, nearest_topic
 
 

@@ -15,7 +15,7 @@ from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.format.delivery_times import DeliveryTimes
 from pulsar_ray.managed_ledger.delayed.delayed_rows import RowKey
 from pulsar_ray.model import row_sets
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from pulsar_ray.model.row_sets import RowSet
 from pulsar_ray.numpy_on_demand import np
 

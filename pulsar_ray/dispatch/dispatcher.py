@@ -36,12 +36,10 @@ from pulsar_ray.dispatch.unacked_limits import UnackedLimits
 from pulsar_ray.errors import ConsumerBusy, CumulativeAcknowledgementNotAllowedError
 from pulsar_ray.managed_ledger.cursor.managed_cursor import KnownConsumer, ManagedCursor
 from pulsar_ray.managed_ledger.delayed.delayed_rows import RowKey
-from pulsar_ray.model.entry_sets import EntryBits
-from pulsar_ray.model.generation import after_seeks, seeks_of
-from pulsar_ray.model.position import EARLIEST, Position
+from pulsar_ray.model.message_id import EARLIEST, Position, after_seeks, seeks_of
+from pulsar_ray.model.registrations import STRICT_PROPERTY
 from pulsar_ray.model.row_ranges import RowRanges
-from pulsar_ray.model.row_sets import RowSet
-from pulsar_ray.model.subscription_properties import STRICT_PROPERTY
+from pulsar_ray.model.row_sets import EntryBits, RowSet
 
 
 class Dispatcher:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from pulsar_ray.model.row_ranges import RowFailures, RowRanges
 from pulsar_ray.model.row_sets import RowSet, ranges_of
 

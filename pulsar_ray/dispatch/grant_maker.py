@@ -10,7 +10,7 @@ from pulsar_ray.dispatch.grant import Grant, grant_of
 from pulsar_ray.dispatch.policies.subscription_type import SubscriptionType
 from pulsar_ray.dispatch.unacked_limits import UnackedLimits
 from pulsar_ray.managed_ledger.cursor.redelivery_counts import RedeliveryCounts
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from pulsar_ray.model.rate_limit import NO_LIMIT
 from pulsar_ray.model.row_ranges import RowFailures
 from pulsar_ray.model.row_sets import RowSet

@@ -19,7 +19,7 @@ from pulsar_ray.dispatch.policies.subscription_type import SubscriptionType
 from pulsar_ray.dispatch.rated_grants import RatedGrants
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.managed_ledger.cursor.redelivery_counts import RedeliveryCounts
-from pulsar_ray.model.drops import Drops
+from pulsar_ray.model.traffic import Drops
 
 
 class NonPersistentDispatcher:

@@ -14,7 +14,7 @@ from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
 from pulsar_ray.dispatch.consumer import Consumer, Delivery, DispatchBlock, SuspectGroup
 from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor
 from pulsar_ray.model import row_ranges, row_sets
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from pulsar_ray.model.row_ranges import RowRanges
 from pulsar_ray.model.row_sets import RowSet
 

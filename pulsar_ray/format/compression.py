@@ -57,13 +57,13 @@ def compress(codec: int, buf: Buffer) -> Buffer:
     if codec == NONE:
         return buf
     if codec == LZ4:
-        return cast(bytes, lz4_block.compress(buf, store_size=False))
+        return cast("bytes", lz4_block.compress(buf, store_size=False))
     if codec == ZLIB:
         return zlib.compress(buf)
     if codec == ZSTD:
         return _zstd.compressor.compress(buf)
     if codec == SNAPPY:
-        return cast(bytes, snappy.compress(buf))
+        return cast("bytes", snappy.compress(buf))
     raise UnknownCodec(f"compression codec {codec} is none of 0..4")
 
 
@@ -96,7 +96,7 @@ def decompress(
 
 def _from_lz4(buf: Buffer, uncompressed_length: int) -> bytes:
     try:
-        return cast(bytes, lz4_block.decompress(buf, uncompressed_size=uncompressed_length))
+        return cast("bytes", lz4_block.decompress(buf, uncompressed_size=uncompressed_length))
     except lz4_block.LZ4BlockError as error:
         raise ValueError(f"LZ4: {error}") from None
 
@@ -127,7 +127,7 @@ def _from_snappy(buf: Buffer, uncompressed_length: int) -> bytes:
     if _snappy_length(buf) != uncompressed_length:
         raise ValueError("SNAPPY: payload announces another length than the block header")
     try:
-        return cast(bytes, snappy.uncompress(buf))
+        return cast("bytes", snappy.uncompress(buf))
     except snappy.UncompressError as error:
         raise ValueError(f"SNAPPY: {error}") from None
 

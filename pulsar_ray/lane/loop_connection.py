@@ -200,7 +200,7 @@ class LoopConnection(asyncio.BufferedProtocol):
     # Called by the loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+        self._transport = cast("asyncio.Transport", transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._parser.get_buffer()

@@ -37,9 +37,8 @@ from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
     from_log,
 )
 from pulsar_ray.managed_ledger.log.partition_directories import identity_of_segments
-from pulsar_ray.model.position import EARLIEST, LATEST, Position
-from pulsar_ray.model.system_topics import is_system_topic
-from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.model.message_id import EARLIEST, LATEST, Position
+from pulsar_ray.model.topic_name import TopicName, is_system_topic
 
 _LEDGERS_PASSED_OVER = 1024
 

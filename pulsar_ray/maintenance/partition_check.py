@@ -24,7 +24,7 @@ from pulsar_ray.managed_ledger.log.manifest.manifest_log import NOTHING, Manifes
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import TopicIdentity
 from pulsar_ray.managed_ledger.log.partition_directories import identity_of_segments
 from pulsar_ray.managed_ledger.log.unlisted_segments import take_unlisted
-from pulsar_ray.model.position import LATEST, Position
+from pulsar_ray.model.message_id import LATEST, Position
 
 
 def check_partition(directory: Path, cluster_id: str, progress: Progress) -> Findings:

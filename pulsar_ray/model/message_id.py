@@ -1,8 +1,62 @@
-"""Message ids: comparable, hashable, and in Pulsar's serialised form."""
+"""Message ids in Pulsar's serialised form, and the positions of entries, which they contain."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+
+class Position(NamedTuple):
+    """Ledger and entry id; positions sort in the order of the log."""
+
+    ledger_id: int
+    entry_id: int
+
+    def next(self) -> Position:
+        """The following entry of the same ledger, whether or not it exists."""
+        return Position(self.ledger_id, self.entry_id + 1)
+
+
+position_of: Callable[[tuple[int, int]], Position] = partial(tuple.__new__, Position)
+"""As `Position(*pair)`, without the function that a NamedTuple puts before it."""
+
+
+def entry_at(first_entry_id: int, row: int) -> int:
+    """The entry id of a row that is an entry.
+
+    It is -1 for all rows of a block that was never stored.
+    """
+    return first_entry_id + row if first_entry_id >= 0 else -1
+
+
+EARLIEST = Position(-1, -1)
+LATEST = Position(2**63 - 1, 2**63 - 1)
+DUPLICATE_LEDGER = -2
+DUPLICATE = Position(DUPLICATE_LEDGER, DUPLICATE_LEDGER)
+"""In receipts: the messages had been stored before, and were left out."""
+
+
+# A generation tells which deliveries and acknowledgments are from before a subscription was sought or
+# rewound. It only rises while a dispatcher runs: seeks, which are durable, count in its upper half, and what
+# a dispatcher makes come again in order, which is forgotten with it, in its lower half.
+_SEEK_SHIFT = 32
+
+
+def after_seeks(seeks: int) -> int:
+    """The first generation after that many seeks."""
+    return seeks << _SEEK_SHIFT
+
+
+def has_rewound(generation: int) -> bool:
+    """Whether messages came again in order since the last seek."""
+    return generation & ((1 << _SEEK_SHIFT) - 1) != 0
+
+
+def seeks_of(generation: int) -> int:
+    """How many seeks a generation comes after."""
+    return generation >> _SEEK_SHIFT
+
 
 _MAX_INT64 = 2**63 - 1
 _MAX_INT32 = 2**31 - 1

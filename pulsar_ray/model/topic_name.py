@@ -1,14 +1,21 @@
-"""Topic names: {persistent|non-persistent}://tenant/namespace/topic and their short forms."""
+"""Topic names: {persistent|non-persistent}://tenant/namespace/topic and their short forms.
+
+And tenants, namespaces, and the system topics: the broker keeps those for itself. Nobody else creates,
+deletes or publishes to them, but for the heartbeat topics, to which a check publishes. Everybody may consume
+from them.
+"""
 
 from __future__ import annotations
 
 import bisect
 import difflib
 import re
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from pulsar_ray.errors import InvalidTopicName
+from pulsar_ray.errors import InvalidConfiguration, InvalidTopicName, NotAllowedError
 
 PERSISTENT = "persistent"
 NON_PERSISTENT = "non-persistent"
@@ -144,3 +151,129 @@ def _check_local_name(name: str, base: str) -> None:
 
 def _invalid(name: str, reason: str) -> InvalidTopicName:
     return InvalidTopicName(f"{name!r} is not a topic name, {reason}: {_REMEDY}")
+
+
+SYSTEM_NAMESPACE = "pulsar/system"
+CHANGE_EVENTS = "__change_events"
+CHANGE_LOG_PARTITIONS = 4
+RESOURCE_USAGE = TopicName.parse(f"{NON_PERSISTENT}://{SYSTEM_NAMESPACE}/resource-usage")
+"""How busy the nodes are: the broker publishes to it while somebody reads it."""
+RESOURCE_USAGE_PARTITIONS = 4
+_HEARTBEAT = "heartbeat-"
+_RESERVED = frozenset((CHANGE_EVENTS, "__transaction_buffer_snapshot"))
+_RESERVED_ENDING = "__transaction_pending_ack"
+
+
+def is_system_topic(topic: TopicName) -> bool:
+    """Whether a topic, or the topic of a partition, is one of the broker's own."""
+    if topic.namespace_name == SYSTEM_NAMESPACE:
+        return True
+    whole = topic.partitioned_full.split("/", 4)[-1]
+    return whole in _RESERVED or whole.endswith(_RESERVED_ENDING)
+
+
+def check_user_may_change(topic: TopicName) -> None:
+    """Raise NotAllowedError for a system topic: nobody but the broker creates or deletes it."""
+    if is_system_topic(topic):
+        raise NotAllowedError(
+            f"{topic.full} is a system topic: the broker makes it when it needs it, and keeps it; "
+            "take another name"
+        )
+
+
+def check_user_may_publish(topic: str) -> None:
+    """Raise NotAllowedError if only the broker publishes to a topic."""
+    name = TopicName.parse(topic)
+    if is_system_topic(name) and not is_heartbeat(name):
+        raise NotAllowedError(
+            f"{topic} is a system topic: only the broker publishes to it; publish to another topic"
+        )
+
+
+def heartbeat(store_id: str) -> TopicName:
+    """Return the topic that a check of one store publishes to and reads from."""
+    return TopicName.parse(f"{PERSISTENT}://{SYSTEM_NAMESPACE}/{_HEARTBEAT}{store_id}")
+
+
+def is_heartbeat(topic: TopicName) -> bool:
+    """Whether a topic is the heartbeat of a store."""
+    return topic.namespace_name == SYSTEM_NAMESPACE and topic.local_name.startswith(_HEARTBEAT)
+
+
+def system_change_log() -> TopicName:
+    """Return the log of the tenants and namespaces of a cluster; it has no partitions."""
+    return TopicName.parse(f"{PERSISTENT}://{SYSTEM_NAMESPACE}/{CHANGE_EVENTS}")
+
+
+def change_log(namespace: str) -> TopicName:
+    """Return the log of a namespace's policies and those of its topics."""
+    return TopicName.parse(f"{PERSISTENT}://{namespace}/{CHANGE_EVENTS}")
+
+
+def is_change_log(topic: TopicName) -> bool:
+    """Whether a topic, or partition, is where changes are written by the broker."""
+    if topic.namespace_name == SYSTEM_NAMESPACE:
+        return topic == system_change_log()
+    return topic.is_partition and topic.partitioned_full == change_log(topic.namespace_name).full
+
+
+def change_log_partition(namespace: str, subject: str) -> TopicName:
+    """Return the partition of a namespace's log that has all changes of one subject."""
+    return change_log(namespace).partition(zlib.crc32(subject.encode()) % CHANGE_LOG_PARTITIONS)
+
+
+MAX_NAMESPACE_BYTES = 512
+"""The longest tenant/namespace: its topics' full names have at most 2048 bytes."""
+_LETTERS = "letters, digits and -=:._, and not . or .. alone"
+
+
+@dataclass(frozen=True, slots=True)
+class TenantInfo:
+    """The roles and clusters of a tenant: kept and answered, and heeded by nothing yet."""
+
+    admin_roles: tuple[str, ...] = ()
+    allowed_clusters: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, admin_roles: Any = (), allowed_clusters: Any = ()) -> TenantInfo:
+        """Check roles and clusters. Raises InvalidConfiguration unless they are texts."""
+        return cls(_texts("admin_roles", admin_roles), _texts("allowed_clusters", allowed_clusters))
+
+    def replaced(self, changes: Mapping[str, Any]) -> TenantInfo:
+        """Return the info with other fields. Raises InvalidConfiguration for one that there is not."""
+        fields = {"admin_roles": self.admin_roles, "allowed_clusters": self.allowed_clusters}
+        for name in changes:
+            if name not in fields:
+                raise InvalidConfiguration(f"a tenant has no {name!r}: it has {', '.join(fields)}")
+        return TenantInfo.of(**{**fields, **changes})
+
+    def described(self) -> dict[str, list[str]]:
+        """Return the fields by name."""
+        return {"admin_roles": list(self.admin_roles), "allowed_clusters": list(self.allowed_clusters)}
+
+
+def check_tenant_name(name: Any) -> None:
+    """Raise InvalidConfiguration for a text that is no name of a tenant."""
+    if not isinstance(name, str) or not is_namespace(f"{name}/x") or not _is_safe([name]):
+        raise InvalidConfiguration(f"{name!r:.100} cannot be a tenant: use {_LETTERS}")
+
+
+def check_namespace_name(name: Any) -> None:
+    """Raise InvalidTopicName for a text that is no name of a namespace."""
+    if not isinstance(name, str) or not is_namespace(name) or not _is_safe(name.split("/")):
+        raise InvalidTopicName(
+            f"{name!r:.100} is not a namespace: use 'tenant/namespace', each of {_LETTERS}"
+        )
+
+
+def _is_safe(parts: list[str]) -> bool:
+    return "." not in parts and ".." not in parts and sum(map(len, parts)) < MAX_NAMESPACE_BYTES
+
+
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise InvalidConfiguration(f"{name} is {value!r:.100}: give a list of texts")
+    texts = tuple(value)
+    if not all(isinstance(text, str) and text for text in texts):
+        raise InvalidConfiguration(f"{name} is {list(texts)!r:.100}: give a list of texts that are not empty")
+    return texts

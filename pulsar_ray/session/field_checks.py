@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Annotated, Any
 
-from pulsar_ray.model.entry_sets import EntryBits, EntryRange
 from pulsar_ray.model.enums import ConsumerType, ProducerAccessMode
+from pulsar_ray.model.row_sets import EntryBits, EntryRange
 
 Check = Callable[[Any], bool]
 BatchRows = tuple[int, int, tuple[tuple[int, int], ...]]

@@ -109,7 +109,7 @@ class StubActor:
         # As in a broker actor: sessions of a former life must not be mistaken for new ones.
         first_id = int.from_bytes(os.urandom(5), "little") << 20 | 1
         self.host = SessionHost(self.owner.loop, lane_directory, NODE_ADDRESS, settings, self.clock, first_id)
-        self.cluster = cast(Cluster, StubProcess(system.cluster, lambda: self.is_dead))
+        self.cluster = cast("Cluster", StubProcess(system.cluster, lambda: self.is_dead))
         self._starting: Future[None] = self.owner.submit(self._begin)
 
     async def _begin(self) -> None:

@@ -14,7 +14,7 @@ from pulsar_ray.data import failing_actors, set_work_timeout
 from pulsar_ray.data.planning.plan import ReadRange, SegmentSlice
 from pulsar_ray.data.reading.readers import BlockForm, ReaderPool
 from pulsar_ray.errors import InvalidConfiguration, Timeout
-from pulsar_ray.model.position import EARLIEST, LATEST
+from pulsar_ray.model.message_id import EARLIEST, LATEST
 from tests.running_broker import Broker
 from tests.stored_messages import single
 from tests.stored_segments import write_segment

@@ -68,7 +68,7 @@ class TunnelLink(EchoLink):
         self._has_ended = False
         attached = AttachReply(4711, 1, TOKEN, 1, None, None, ("", ""), "", 1, {})
         self.connection = RayConnection(
-            cast(Cluster, self), "the actor", attached, cast(Any, self.receiver), pushes=True
+            cast("Cluster", self), "the actor", attached, cast("Any", self.receiver), pushes=True
         )
 
     def exchange(self, *arguments: Any) -> Future[Any] | None:
@@ -119,7 +119,7 @@ class TunnelLink(EchoLink):
         copies = [(number, bytes(packet)) for number, packet in packets]
         return asyncio.run_coroutine_threadsafe(
             self._carrier.exchange(
-                last_received, copies, lambda fresh: self._echo.on_packets(cast(Any, self._carrier), fresh)
+                last_received, copies, lambda fresh: self._echo.on_packets(cast("Any", self._carrier), fresh)
             ),
             self._loop,
         )

@@ -14,8 +14,7 @@ from pulsar_ray.client.client import Client
 from pulsar_ray.errors import NotAllowedError, TopicNotFound
 from pulsar_ray.model.enums import InitialPosition
 from pulsar_ray.model.message_id import MessageId
-from pulsar_ray.model.system_topics import change_log, change_log_partition, system_change_log
-from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.model.topic_name import TopicName, change_log, change_log_partition, system_change_log
 from tests.conformance.broker import Broker, numbers
 
 MakeBroker = Callable[..., Broker]

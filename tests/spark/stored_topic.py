@@ -11,7 +11,7 @@ import ray
 
 from pulsar_ray.data.planning.lost_ranges import LostRange
 from pulsar_ray.data.planning.plan import Bound, RangePlan, ReadRange, SegmentSlice, Topics
-from pulsar_ray.model.position import EARLIEST, LATEST, Position
+from pulsar_ray.model.message_id import EARLIEST, LATEST, Position
 
 
 @dataclass

@@ -11,7 +11,7 @@ import pytest
 
 from pulsar_ray.data import full_store
 from pulsar_ray.errors import ObjectStoreFull
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from pulsar_ray_spark.streaming import batch_runner
 from pulsar_ray_spark.streaming.batch_runner import BatchRunner
 from pulsar_ray_spark.streaming.planned_batch import Place, PlannedBatch

@@ -19,7 +19,7 @@ from pulsar_ray.client.consumer.topic_pattern import TopicPattern
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.data.planning.plan import Bound, Topics
 from pulsar_ray.errors import CorruptData, DataLost, InvalidConfiguration, NotConnected
-from pulsar_ray.model.position import EARLIEST, Position
+from pulsar_ray.model.message_id import EARLIEST, Position
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray_spark import drop_landing
 from pulsar_ray_spark.errors import LandingInUse, LandingMismatch

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from pulsar_ray.errors import InvalidConfiguration
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from pulsar_ray_spark import clean_landing, land, read_landing
 from pulsar_ray_spark.errors import LandingMismatch, PathNotShared
 from pulsar_ray_spark.landing import land as land_module
@@ -165,4 +165,4 @@ def test_wrong_arguments_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             land("t", tmp_path, **{"name": "n", **wrong})  # type: ignore[arg-type]
     for files in (0, "1", True):
         with pytest.raises(InvalidConfiguration, match=f"max_files_per_trigger={files!r}: give an int"):
-            read_landing(cast(Any, None), tmp_path, max_files_per_trigger=files)  # type: ignore[arg-type]
+            read_landing(cast("Any", None), tmp_path, max_files_per_trigger=files)  # type: ignore[arg-type]

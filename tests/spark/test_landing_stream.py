@@ -19,7 +19,7 @@ from pulsar_ray import Client
 from pulsar_ray.admin import Admin
 from pulsar_ray.data.planning.plan import ReadRange
 from pulsar_ray.errors import InvalidConfiguration
-from pulsar_ray.model.position import EARLIEST, LATEST
+from pulsar_ray.model.message_id import EARLIEST, LATEST
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray_spark import MESSAGE_SCHEMA, Landing, clean_landing, drop_landing, land, read_landing
 from pulsar_ray_spark.errors import LandingMismatch

@@ -19,8 +19,7 @@ from pulsar_ray.data.planning.lost_ranges import LostRange
 from pulsar_ray.data.planning.plan import AtMessages, ReadRange
 from pulsar_ray.data.reading.readers import READERS
 from pulsar_ray.errors import CorruptData, DataLost, InvalidConfiguration, WrongNode
-from pulsar_ray.model.message_id import MessageId
-from pulsar_ray.model.position import EARLIEST, LATEST, Position
+from pulsar_ray.model.message_id import EARLIEST, LATEST, MessageId, Position
 from pulsar_ray_spark import MESSAGE_SCHEMA, AtSubscription, AtTime, read, release, releasing
 from pulsar_ray_spark.errors import SparkStopped
 from pulsar_ray_spark.handover import held_blocks
@@ -281,7 +280,7 @@ def test_what_is_lost_is_an_error_unless_what_is_left_will_do(
 
 def test_a_session_that_was_stopped_is_named(topics: StoredTopics) -> None:
     stopped = SparkSession.__new__(SparkSession)
-    stopped._sc = cast(Any, object())
+    stopped._sc = cast("Any", object())
     with pytest.raises(SparkStopped, match="start another"):
         read(stopped, TOPIC, planner=topics)
     assert topics.asked == []

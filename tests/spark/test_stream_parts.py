@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from pulsar_ray.errors import InvalidConfiguration
-from pulsar_ray.model.position import EARLIEST, Position
+from pulsar_ray.model.message_id import EARLIEST, Position
 from pulsar_ray_spark.errors import QueryFailed, QueryInUse, QueryMismatch
 from pulsar_ray_spark.streaming.batch_limits import BatchLimits, Measured, ends_within
 from pulsar_ray_spark.streaming.micro_batches import BatchRun

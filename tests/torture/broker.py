@@ -162,7 +162,7 @@ class TorturedBroker:
     def client(self, transport: str, **arguments: Any) -> Client:
         """A client with a session of its own, as another process would have."""
         client = Client._on(
-            cast(Cluster, self._cluster),
+            cast("Cluster", self._cluster),
             transport=transport,
             operation_timeout_seconds=OPERATION_S,
             **arguments,
@@ -173,11 +173,11 @@ class TorturedBroker:
 
     def admin(self) -> Admin:
         """An administrator; its calls fail while the broker restarts."""
-        return Admin._on(cast(Cluster, self._cluster))
+        return Admin._on(cast("Cluster", self._cluster))
 
     def bulk_cluster(self) -> Cluster:
         """For readers of ranges."""
-        return cast(Cluster, self._cluster)
+        return cast("Cluster", self._cluster)
 
     # --- faults --------------------------------------------------------------------------------------------
 

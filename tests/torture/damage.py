@@ -113,7 +113,7 @@ def _copy(data: Path, copy: Path) -> None:
 def _send_late(data: Path, whole: Whole) -> None:
     """Leave messages behind that every subscription still has to give."""
     cluster = StubCluster(data, _keeping(data))
-    client = Client._on(cast(Cluster, cluster), transport="socket")
+    client = Client._on(cast("Cluster", cluster), transport="socket")
     for partition, log in whole.logs.items():
         producer = client.create_producer(partition, f"{LATE}-{partition}")
         for number in range(LATE_MESSAGES):
@@ -121,7 +121,7 @@ def _send_late(data: Path, whole: Whole) -> None:
             due_ms = time.time_ns() // 1_000_000 + DELAY_MS if number % DELAYED_EACH == 0 else None
             place = producer.send(value, deliver_at=due_ms, sequence_id=number)
             _, *where = id_of(place)
-            at = cast(Id, (partition_index(partition), *where))
+            at = cast("Id", (partition_index(partition), *where))
             log[at] = (LATE, number, digest_of(value))
     client.shutdown()
     cluster.close()
@@ -260,7 +260,7 @@ def _read(cluster: StubCluster, partition: str) -> dict[Id, tuple[str, int, int]
     found: dict[Id, tuple[str, int, int]] = {}
     with (
         suppress(PulsarException),
-        BrokerPlanner.on(cast(Cluster, cluster)).plan([partition], "earliest", "latest") as plan,
+        BrokerPlanner.on(cast("Cluster", cluster)).plan([partition], "earliest", "latest") as plan,
     ):
         for each in plan.ranges:
             for batch in message_batches(stored_rows(each), 0, block_bytes=1, columns=COLUMNS):

@@ -47,7 +47,7 @@ def given_to(
     A silence before all are complete may be a busy machine's: it is waited through, with patience, which each
     message renews.
     """
-    client = Client._on(cast(Cluster, cluster), transport="socket", operation_timeout_seconds=5)
+    client = Client._on(cast("Cluster", cluster), transport="socket", operation_timeout_seconds=5)
     found: dict[Subscriber, Given | None] = {}
     consumers: dict[Subscriber, Consumer] = {}
     try:
@@ -87,7 +87,7 @@ def _drained(
                     _, *place = id_of(message.message_id())
                     data = message.data()
                     at = (partition_index(subscriber.partition), *place)
-                    given[subscriber][cast(Id, at)] = (*source_of(data), digest_of(data))
+                    given[subscriber][cast("Id", at)] = (*source_of(data), digest_of(data))
             except Timeout:
                 continue
             except PulsarException:

@@ -19,7 +19,7 @@ from pulsar_ray.ledger.reader import SegmentReader
 from pulsar_ray.maintenance.verify import verify_directory
 from pulsar_ray.managed_ledger.log.manifest.manifest_log import NOTHING, read_manifest
 from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity, write_identity
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from pulsar_ray.testing.stub_cluster import STORE
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport.actor_names import topic_of_actor

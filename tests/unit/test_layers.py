@@ -162,7 +162,7 @@ def test_the_spark_package_uses_no_test_or_command_code() -> None:
     ("unit", "source", "upward"),
     [
         ("model", "from pulsar_ray.errors import X", []),
-        ("model", "from pulsar_ray.model.position import X", []),
+        ("model", "from pulsar_ray.model.message_id import X", []),
         ("model", "from pulsar_ray.format import block", ["pulsar_ray.format.block"]),
         ("model", "from pulsar_ray import format", ["pulsar_ray.format"]),
         ("model", "import pulsar_ray.lane.serving.server", ["pulsar_ray.lane.serving.server"]),

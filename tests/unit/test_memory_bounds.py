@@ -30,7 +30,7 @@ from pulsar_ray.managed_ledger.log.position_index import PositionIndex
 from pulsar_ray.managed_ledger.log.producer_incarnations import WINDOW_BLOCKS, ProducerIncarnations
 from pulsar_ray.managed_ledger.store.wake_times import WakeTimes
 from pulsar_ray.model.enums import ConsumerType
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 
 COUNT = 5_000
 LEDGER = 7 << 31

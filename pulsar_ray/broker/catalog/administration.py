@@ -28,15 +28,17 @@ from pulsar_ray.model.policies import (
     consistent_levels,
     find_policy,
 )
-from pulsar_ray.model.system_topics import (
+from pulsar_ray.model.topic_name import (
     SYSTEM_NAMESPACE,
+    TenantInfo,
+    TopicName,
     change_log,
+    check_namespace_name,
+    check_tenant_name,
     check_user_may_change,
     is_system_topic,
     system_change_log,
 )
-from pulsar_ray.model.tenant_info import TenantInfo, check_namespace_name, check_tenant_name
-from pulsar_ray.model.topic_name import TopicName
 
 
 class Ending(Protocol):

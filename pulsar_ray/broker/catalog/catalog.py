@@ -23,8 +23,7 @@ from pulsar_ray.errors import (
     TopicNotFound,
 )
 from pulsar_ray.ledger.disk import SYSTEM_DISK
-from pulsar_ray.model.system_topics import heartbeat, is_change_log, system_change_log
-from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.model.topic_name import TopicName, heartbeat, is_change_log, system_change_log
 
 FOUNDED_NUMBERS = 1 << 31
 """A catalog that was founded grants numbers below this."""

@@ -13,9 +13,14 @@ from typing import Any
 
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.policies import Overrides
-from pulsar_ray.model.system_topics import change_log_partition, system_change_log
-from pulsar_ray.model.tenant_info import TenantInfo, check_namespace_name, check_tenant_name
-from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.model.topic_name import (
+    TenantInfo,
+    TopicName,
+    change_log_partition,
+    check_namespace_name,
+    check_tenant_name,
+    system_change_log,
+)
 
 _MAX_VERSION = 2**63 - 1
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pulsar_ray.broker.catalog.catalog_file import CatalogFile
-from pulsar_ray.model.position import EARLIEST, Position
+from pulsar_ray.model.message_id import EARLIEST, Position
 
 
 class ChangeLogTable:

@@ -18,16 +18,16 @@ from pulsar_ray.broker.catalog.effective_policies import logs_of
 from pulsar_ray.broker.catalog.tenants import BUILT_IN_NAMESPACES, BUILT_IN_TENANTS
 from pulsar_ray.broker.serving.logs.line_limits import event as log_event
 from pulsar_ray.errors import InvalidConfiguration, PulsarException, WrongNode
+from pulsar_ray.model.message_id import EARLIEST, Position
 from pulsar_ray.model.policies import NAMESPACE, TOPIC, Overrides, PolicyValue, checked_value
-from pulsar_ray.model.position import EARLIEST, Position
-from pulsar_ray.model.system_topics import (
+from pulsar_ray.model.topic_name import (
     CHANGE_LOG_PARTITIONS,
     SYSTEM_NAMESPACE,
+    TopicName,
     change_log,
     is_system_topic,
     system_change_log,
 )
-from pulsar_ray.model.topic_name import TopicName
 
 logger = logging.getLogger(__name__)
 

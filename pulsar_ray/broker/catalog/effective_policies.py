@@ -16,13 +16,13 @@ from pulsar_ray.model.policies import (
     sound_levels,
     sound_overrides,
 )
-from pulsar_ray.model.system_topics import (
+from pulsar_ray.model.topic_name import (
+    TopicName,
     change_log_partition,
     is_heartbeat,
     is_system_topic,
     system_change_log,
 )
-from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.setting_fields import SettingValue
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from typing import Any
 from pulsar_ray.broker.catalog.catalog import Catalog
 from pulsar_ray.errors import BrokerPersistenceError
 from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity
-from pulsar_ray.model.system_topics import system_change_log
+from pulsar_ray.model.topic_name import system_change_log
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from pulsar_ray.broker.catalog.catalog_file import CatalogFile
 from pulsar_ray.errors import TopicNotFound
-from pulsar_ray.model.tenant_info import TenantInfo
+from pulsar_ray.model.topic_name import TenantInfo
 
 BUILT_IN_NAMESPACES = ("public/default", "pulsar/system")
 BUILT_IN_TENANTS = ("public", "pulsar")

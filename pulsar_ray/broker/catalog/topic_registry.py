@@ -14,16 +14,17 @@ from pulsar_ray.broker.catalog.unstored_topics import EndedNames, UnstoredTopics
 from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import InvalidConfiguration, NotAllowedError, ServiceUnitNotReady, TopicNotFound
-from pulsar_ray.model.system_topics import (
+from pulsar_ray.model.topic_name import (
     RESOURCE_USAGE,
     RESOURCE_USAGE_PARTITIONS,
     SYSTEM_NAMESPACE,
+    TopicName,
     check_user_may_change,
     heartbeat,
     is_system_topic,
+    nearest_topic,
     system_change_log,
 )
-from pulsar_ray.model.topic_name import TopicName, nearest_topic
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from pulsar_ray.model.bucket_counts import add_numbers
+from pulsar_ray.model.traffic import add_numbers
 
 MAX_REPORT_BYTES = 4 * 1024 * 1024
 """No longer report is taken.

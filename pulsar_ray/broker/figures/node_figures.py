@@ -13,9 +13,9 @@ from typing import NamedTuple
 from pulsar_ray.broker.figures.actor_report import NO_TIME, READERS, ActorReport, StoredBacklog
 from pulsar_ray.broker.figures.label_limiter import LabelLimiter
 from pulsar_ray.model import metric_catalogue as metrics
-from pulsar_ray.model.bucket_counts import BucketCounts, add_numbers
 from pulsar_ray.model.metric_catalogue import ALL_METRICS, OTHER, Metric, SampleKey, Samples
 from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.model.traffic import BucketCounts, add_numbers
 
 MAX_NAMESPACES = 1000
 """More have no labels of their own."""

@@ -12,8 +12,7 @@ from typing import Any
 from pulsar_ray.broker.figures.actor_report import NO_TIME, READERS, ActorReport
 from pulsar_ray.broker.figures.node_figures import DISPATCHER, PARTITION, NodeFigures, RestingPartition
 from pulsar_ray.model import metric_catalogue as metrics
-from pulsar_ray.model.system_topics import is_system_topic
-from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.model.topic_name import TopicName, is_system_topic
 
 MAX_TOPICS = 1000
 """More are in no answer."""

@@ -23,11 +23,14 @@ from pulsar_ray.errors import InvalidConfiguration, NotAllowedError, Subscriptio
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.manifest.manifest import LEDGER_COUNTER_BITS
 from pulsar_ray.managed_ledger.log.manifest_changes import mark_delete_before
-from pulsar_ray.model.position import Position
-from pulsar_ray.model.registrations import check_new_name, kept_bytes
-from pulsar_ray.model.subscription_properties import changed_properties, check_subscription_properties
-from pulsar_ray.model.system_topics import is_system_topic
-from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.model.message_id import Position
+from pulsar_ray.model.registrations import (
+    changed_properties,
+    check_new_name,
+    check_subscription_properties,
+    kept_bytes,
+)
+from pulsar_ray.model.topic_name import TopicName, is_system_topic
 from pulsar_ray.session.control_calls import PARTITION_CALLS, check_call
 
 MOST_CREATORS = 256

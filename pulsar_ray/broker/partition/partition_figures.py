@@ -18,8 +18,8 @@ from pulsar_ray.managed_ledger.log.log_sizes import LogSizes, ledger_sizes
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import Subscription
 from pulsar_ray.model import metric_catalogue as metrics
+from pulsar_ray.model.message_id import Position
 from pulsar_ray.model.metric_catalogue import OTHER
-from pulsar_ray.model.position import Position
 
 MAX_BACKLOGS = 500
 """Subscriptions that are told one by one; the rest is summed up as `other`."""

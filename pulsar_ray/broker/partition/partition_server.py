@@ -61,8 +61,8 @@ from pulsar_ray.managed_ledger.cursor.cursor_directories import remove_forgotten
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import Subscription
 from pulsar_ray.managed_ledger.store.wake_times import mark_awake, write_wake_time
+from pulsar_ray.model.message_id import EARLIEST, Position
 from pulsar_ray.model.policies import PolicyUpdate
-from pulsar_ray.model.position import EARLIEST, Position
 from pulsar_ray.session.requests import (
     Call,
     CloseEndpoint,

@@ -14,7 +14,7 @@ from pulsar_ray.format.frame import BlockSpan
 from pulsar_ray.ledger.reader import SegmentReader
 from pulsar_ray.ledger.segment_file import SegmentInfo
 from pulsar_ray.managed_ledger.log.position_index import IndexPoint
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 
 _ONE_GROUP = 1 << 62
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from pulsar_ray.format.segment import SEGMENT_HEADER_SIZE
 from pulsar_ray.ledger.segment_file import SegmentInfo
 from pulsar_ray.managed_ledger.log.position_index import IndexPoint
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 
 
 class FileSlice(NamedTuple):

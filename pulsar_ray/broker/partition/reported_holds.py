@@ -7,7 +7,7 @@ import functools
 
 from pulsar_ray.broker.partition.manifest_writer import ManifestWriter
 from pulsar_ray.managed_ledger.log.manifest_changes import ManifestChanges
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 
 REPORT_DELAY_S = 0.1
 FULL_DISK_DELAY_S = 10.0

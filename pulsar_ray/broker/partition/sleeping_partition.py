@@ -11,7 +11,7 @@ from pulsar_ray.broker.partition.partition_stats import describe_subscriptions
 from pulsar_ray.broker.partition.sleeping_cursors import SleepingCursors
 from pulsar_ray.managed_ledger.log.log_sizes import ledger_sizes
 from pulsar_ray.managed_ledger.log.manifest.manifest_log import read_manifest
-from pulsar_ray.model.position import EARLIEST
+from pulsar_ray.model.message_id import EARLIEST
 from pulsar_ray.model.traffic import IncomingTraffic
 from pulsar_ray.session.requests import NO_EPOCH
 

@@ -10,7 +10,7 @@ from typing import Protocol
 from pulsar_ray.broker.serving.owner_loop import DiskThread
 from pulsar_ray.errors import BrokerPersistenceError, Fenced, PulsarException, SessionLost
 from pulsar_ray.managed_ledger.cursor.cursor_store import CursorFlush, CursorStore
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 
 logger = logging.getLogger(__name__)
 

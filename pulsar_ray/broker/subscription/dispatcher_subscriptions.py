@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from pulsar_ray.broker.figures.actor_report import Figures
 from pulsar_ray.broker.subscription.consumers.delivery_progress import DeliveryProgress
 from pulsar_ray.broker.subscription.open_subscription import OpenSubscription
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from pulsar_ray.session.requests import OpenConsumer
 
 

@@ -33,7 +33,7 @@ from pulsar_ray.dispatch.inspect.why_blocked import Delayed, why_blocked
 from pulsar_ray.dispatch.redelivery import ConsumerQueue
 from pulsar_ray.dispatch.suspects.blame import Crash
 from pulsar_ray.errors import PulsarException, SessionLost
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from pulsar_ray.session.requests import (
     Acknowledge,
     ConsumerOpened,

@@ -24,7 +24,7 @@ from pulsar_ray.lane.await_within import within
 from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory, remove_cursor
 from pulsar_ray.managed_ledger.cursor.cursor_store import CursorStore
 from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor, Subscription
-from pulsar_ray.model.position import EARLIEST, Position
+from pulsar_ray.model.message_id import EARLIEST, Position
 from pulsar_ray.session.requests import Advanced, OpenConsumer
 from pulsar_ray.transport.cluster import SubscriptionRequest
 

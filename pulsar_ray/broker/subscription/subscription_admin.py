@@ -25,7 +25,7 @@ from pulsar_ray.ledger.segment_file import segment_name
 from pulsar_ray.managed_ledger.cursor.deleted_text import deleted_text
 from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor
 from pulsar_ray.model import row_ranges
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 READ_AHEAD_MESSAGES = 10_000

@@ -10,7 +10,7 @@ from pulsar_ray.broker.subscription.consumers.consumer_traffic import ConsumerTr
 from pulsar_ray.clock import Clock
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.inspect.key_stats import key_shared_stats
-from pulsar_ray.model.rate_meter import RateMeter
+from pulsar_ray.model.traffic import RateMeter
 
 
 class SubscriptionStats:

@@ -8,18 +8,20 @@ from typing import NamedTuple
 
 from pulsar_ray.client.received.block_rows import Rows, ranges_of
 from pulsar_ray.client.received.received_block import ReceivedBlock
-from pulsar_ray.model.entry_sets import (
+from pulsar_ray.model.row_ranges import RowRanges, union
+from pulsar_ray.model.row_ranges import count as count_rows
+from pulsar_ray.model.row_sets import (
     EntryBits,
     EntryRange,
     EntrySet,
+    RowSet,
     entry_set,
     flagged,
     joined,
     neighbours,
+    of_ranges,
+    span,
 )
-from pulsar_ray.model.row_ranges import RowRanges, union
-from pulsar_ray.model.row_ranges import count as count_rows
-from pulsar_ray.model.row_sets import RowSet, of_ranges, span
 
 BatchRows = tuple[int, int, RowRanges]
 

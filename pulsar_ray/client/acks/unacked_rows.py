@@ -9,9 +9,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from pulsar_ray.model.entry_sets import EntryBits
 from pulsar_ray.model.row_ranges import RowFailures, RowRanges
-from pulsar_ray.model.row_sets import RowSet, of_ranges, ranges_of
+from pulsar_ray.model.row_sets import EntryBits, RowSet, of_ranges, ranges_of
 
 MAX_DECLARED_RANGES = 90_000
 

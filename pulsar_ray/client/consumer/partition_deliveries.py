@@ -29,8 +29,7 @@ from pulsar_ray.ledger.segment_file import segment_name
 from pulsar_ray.managed_ledger.log.trimmed_ledgers import NONE_TRIMMED, last_trimmed_ledger
 from pulsar_ray.model import row_sets
 from pulsar_ray.model.enums import ConsumerType
-from pulsar_ray.model.generation import has_rewound, seeks_of
-from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.model.message_id import MessageId, has_rewound, seeks_of
 from pulsar_ray.model.row_ranges import RowFailures
 from pulsar_ray.model.row_sets import RowSet
 from pulsar_ray.session.packet import Buffer

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from pulsar_ray.model.generation import seeks_of
-from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.model.message_id import MessageId, seeks_of
 from pulsar_ray.model.row_ranges import NO_ROWS, RowRanges
 
 

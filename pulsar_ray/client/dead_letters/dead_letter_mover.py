@@ -26,7 +26,7 @@ from pulsar_ray.client.options.policies import MultiplierRedeliveryBackoff
 from pulsar_ray.client.received.block_rows import BlockRows, ranges_of, rows_in
 from pulsar_ray.client.received.queued_delivery import QueuedDelivery
 from pulsar_ray.errors import AlreadyClosed, ForkedClient, PulsarException
-from pulsar_ray.model.position import entry_at
+from pulsar_ray.model.message_id import entry_at
 
 logger = logging.getLogger(__name__)
 

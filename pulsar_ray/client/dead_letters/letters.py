@@ -12,7 +12,7 @@ from pulsar_ray.client.acks.unacked_rows import HeldBlock
 from pulsar_ray.client.dead_letters.letter_topics import REAL_TOPIC
 from pulsar_ray.client.received.block_rows import Rows, items_of
 from pulsar_ray.client.received.received_block import ReceivedBlock
-from pulsar_ray.model.position import entry_at
+from pulsar_ray.model.message_id import entry_at
 
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 RECONSUMETIMES = "RECONSUMETIMES"

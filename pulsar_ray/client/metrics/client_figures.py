@@ -8,9 +8,9 @@ from typing import NamedTuple, Protocol
 
 from pulsar_ray.broker.figures.label_limiter import LabelLimiter
 from pulsar_ray.model import metric_catalogue as metrics
-from pulsar_ray.model.bucket_counts import BucketCounts, add_numbers
 from pulsar_ray.model.metric_catalogue import OTHER, Samples
 from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.model.traffic import BucketCounts, add_numbers
 
 MAX_TOPICS = 100
 """Topics of a process with labels of their own; the rest is `other`."""

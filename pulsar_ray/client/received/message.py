@@ -9,8 +9,7 @@ from typing import Any, overload
 
 from pulsar_ray.client.received.block_rows import BlockRows
 from pulsar_ray.client.received.received_block import ReceivedBlock
-from pulsar_ray.model.message_id import MessageId
-from pulsar_ray.model.position import entry_at
+from pulsar_ray.model.message_id import MessageId, entry_at
 
 
 class Message:

@@ -23,8 +23,7 @@ from pulsar_ray.data.planning.plan import (
 )
 from pulsar_ray.data.planning.range_leases import CALL_TIMEOUT_S, LEASE_MS, RangeLeases
 from pulsar_ray.launch.connect import connect
-from pulsar_ray.model.message_id import MessageId
-from pulsar_ray.model.position import EARLIEST, LATEST, Position
+from pulsar_ray.model.message_id import EARLIEST, LATEST, MessageId, Position
 from pulsar_ray.transport.cluster import Cluster, PartitionRoute
 
 SLICE_BYTES = 32 * 1024 * 1024

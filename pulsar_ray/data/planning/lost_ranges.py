@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pulsar_ray.errors import DataLost
 from pulsar_ray.managed_ledger.log.manifest.manifest import LEDGER_COUNTER_BITS
-from pulsar_ray.model.position import LATEST, Position
+from pulsar_ray.model.message_id import LATEST, Position
 
 _NAMED = 5
 

@@ -15,8 +15,7 @@ from typing import Any, Literal, Protocol
 from pulsar_ray.data.planning.lost_ranges import LostRange
 from pulsar_ray.dispatch.blocks.chunk_limits import LOOK_BACK_SEGMENTS
 from pulsar_ray.errors import InvalidConfiguration
-from pulsar_ray.model.message_id import MessageId
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import MessageId, Position
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 

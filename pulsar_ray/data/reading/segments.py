@@ -20,8 +20,7 @@ from pulsar_ray.format.block import CHUNK, BlockHeader, verify_block
 from pulsar_ray.format.chunked_payload import ChunkedPayload
 from pulsar_ray.format.payload import DecodedBlock, decode_block
 from pulsar_ray.ledger.reader import FrameAt, SegmentReader, frame_blocks
-from pulsar_ray.model.message_id import MessageId
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import MessageId, Position
 from pulsar_ray.model.topic_name import TopicName
 
 # Frame headers are looked up so many bytes ahead; frames themselves are read one at a time.

@@ -18,7 +18,7 @@ from pulsar_ray.dispatch.returning_consumers import ReportedRows, ReturningConsu
 from pulsar_ray.format.delivery_times import DeliveryTimes
 from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor, SuspectRows
 from pulsar_ray.model import row_ranges, row_sets
-from pulsar_ray.model.position import LATEST, Position
+from pulsar_ray.model.message_id import LATEST, Position
 from pulsar_ray.model.row_ranges import RowRanges
 from pulsar_ray.model.row_sets import RowSet
 

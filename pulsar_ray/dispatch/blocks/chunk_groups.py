@@ -18,7 +18,7 @@ from typing import NamedTuple
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.blocks.chunk_limits import DEFAULT_LIMITS
 from pulsar_ray.format.metadata import ChunkInfo
-from pulsar_ray.model.position import LATEST, Position
+from pulsar_ray.model.message_id import LATEST, Position
 
 MAX_REFUSED = 10_000
 """How many dropped messages are remembered.

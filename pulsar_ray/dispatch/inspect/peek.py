@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor
 from pulsar_ray.model import row_ranges
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from pulsar_ray.model.row_ranges import RowRanges
 
 

@@ -192,7 +192,7 @@ class ServerLane(asyncio.BufferedProtocol):
     # Called by the loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+        self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(self._limits.unsent_high_bytes, self._limits.unsent_low_bytes)
         self._incomplete_since = self._loop.time()
         self._server.lane_opened(self)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from pulsar_ray.model.position_ranges import PositionRanges
 from pulsar_ray.model.row_ranges import RowFailures, RowRanges
 

@@ -33,9 +33,8 @@ from pulsar_ray.managed_ledger.cursor.managed_cursor import (
     SuspectRows,
 )
 from pulsar_ray.model import row_sets
-from pulsar_ray.model.position import Position
-from pulsar_ray.model.position_ranges import PositionRanges
-from pulsar_ray.model.scattered_ints import MANY_PIECES, PieceColumns
+from pulsar_ray.model.message_id import Position
+from pulsar_ray.model.position_ranges import MANY_PIECES, PieceColumns, PositionRanges
 from pulsar_ray.numpy_on_demand import np
 
 SNAPSHOT = 1

@@ -23,7 +23,7 @@ from pulsar_ray.managed_ledger.cursor.cursor_records import (
     snapshot_payload,
 )
 from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor, Subscription
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 
 LOG_NAME = "cursor"
 _REWRITE_AT_TIMES_STATE = 4

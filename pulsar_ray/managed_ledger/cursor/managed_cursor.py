@@ -12,10 +12,9 @@ from pulsar_ray.managed_ledger.cursor.cursor_changes import CursorChanges
 from pulsar_ray.managed_ledger.cursor.ledger_spans import LedgerSpans
 from pulsar_ray.managed_ledger.cursor.redelivery_counts import RedeliveryCounts
 from pulsar_ray.model import row_ranges, row_sets
-from pulsar_ray.model.position import EARLIEST, LATEST, Position
-from pulsar_ray.model.position_ranges import PositionRanges
+from pulsar_ray.model.message_id import EARLIEST, LATEST, Position
+from pulsar_ray.model.position_ranges import PieceColumns, PositionRanges
 from pulsar_ray.model.row_ranges import RowRanges
-from pulsar_ray.model.scattered_ints import PieceColumns
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sortedcontainers import SortedDict
 
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from pulsar_ray.model.row_ranges import RowFailures, RowRanges
 
 

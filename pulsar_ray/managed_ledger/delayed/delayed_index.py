@@ -31,7 +31,7 @@ from pulsar_ray.managed_ledger.delayed.delayed_rows import (
     sorted_rows,
 )
 from pulsar_ray.managed_ledger.delayed.sorted_run import RunInfo, SortedRun, write_run
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from pulsar_ray.numpy_on_demand import np
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
     ManifestRecord,
     SegmentOpened,
 )
-from pulsar_ray.model.position import position_of
+from pulsar_ray.model.message_id import position_of
 
 _FRAME_OVERHEAD = 72
 _SPAN_SIZE = 8

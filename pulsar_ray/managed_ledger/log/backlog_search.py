@@ -11,7 +11,7 @@ from pulsar_ray.ledger.reader import FrameAt, SegmentGone, SegmentReader
 from pulsar_ray.ledger.recovery import find_frame
 from pulsar_ray.ledger.segment_file import SegmentInfo
 from pulsar_ray.managed_ledger.log.position_index import IndexPoint
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 
 
 class BacklogFront(NamedTuple):

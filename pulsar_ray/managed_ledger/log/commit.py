@@ -21,7 +21,7 @@ from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
     SequenceIds,
     to_log,
 )
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 
 
 class LogFiles(NamedTuple):

@@ -31,7 +31,7 @@ from pulsar_ray.managed_ledger.log.position_index import PositionIndex
 from pulsar_ray.managed_ledger.log.producer_incarnations import ProducerIncarnations
 from pulsar_ray.managed_ledger.log.producer_sequences import ProducerSequences, SequenceReplay
 from pulsar_ray.managed_ledger.log.unlisted_segments import take_unlisted
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 from pulsar_ray.ledger.segment_file import SegmentInfo
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 
 LedgerSize = tuple[int, int, int]
 """(ledger id, entries, bytes in its files)."""

@@ -20,7 +20,7 @@ from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
     SequenceIds,
     SequenceIdsForgotten,
 )
-from pulsar_ray.model.position import Position, position_of
+from pulsar_ray.model.message_id import Position, position_of
 
 _BEHIND_ALL_SEGMENTS = 1 << 32
 _COMPACT_ABOVE_BYTES = 1024 * 1024

@@ -41,7 +41,7 @@ from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
 from pulsar_ray.managed_ledger.log.manifest_changes import ManifestChanges
 from pulsar_ray.managed_ledger.log.position_index import IndexPoint
 from pulsar_ray.managed_ledger.log.retention import Retention
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 
 logger = logging.getLogger(__name__)
 

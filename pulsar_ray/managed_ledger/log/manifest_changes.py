@@ -32,7 +32,7 @@ from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
     Unused,
 )
 from pulsar_ray.managed_ledger.log.retention import Retention, ledgers_to_trim, next_trim_ms
-from pulsar_ray.model.position import EARLIEST, Position
+from pulsar_ray.model.message_id import EARLIEST, Position
 from pulsar_ray.model.registrations import kept_bytes
 
 _IDLE_MS = 60_000

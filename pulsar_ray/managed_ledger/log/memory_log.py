@@ -14,7 +14,7 @@ from pulsar_ray.managed_ledger.log.producer_incarnations import (
     Verdict,
 )
 from pulsar_ray.managed_ledger.log.producer_sequences import ProducerSequences
-from pulsar_ray.model.position import EARLIEST, Position
+from pulsar_ray.model.message_id import EARLIEST, Position
 
 Blocks = Sequence[tuple[BlockHeader, Sequence[Buffer]]]
 NOT_STORED = EARLIEST

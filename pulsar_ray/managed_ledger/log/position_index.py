@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 
 POINT_BYTES = 4 * 1024 * 1024
 POINT_ENTRIES = 4_000

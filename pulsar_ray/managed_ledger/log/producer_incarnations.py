@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from pulsar_ray.format.block import BlockHeader
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import IncarnationRecord
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 
 WINDOW_BLOCKS = 4096
 FORGET_AFTER_MS = 3_600_000

@@ -14,7 +14,7 @@ from pulsar_ray.errors import ProducerBusy, PulsarException
 from pulsar_ray.format.block import CHUNK, BlockHeader
 from pulsar_ray.format.metadata import NO_METADATA, BlockMetadata
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import SequenceIds
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 
 NO_SEQUENCE_ID = -1
 """Below every sequence id."""

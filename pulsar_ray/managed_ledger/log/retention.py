@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pulsar_ray.config import Settings
 from pulsar_ray.managed_ledger.log.manifest.manifest import LedgerInfo
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import Lease
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from pulsar_ray.data.planning.plan import Bound
 from pulsar_ray.errors import PulsarException
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from pulsar_ray_spark.landing.round_runner import RoundProgress, RoundRunner
 from pulsar_ray_spark.rounds.running_rounds import RunningRounds
 

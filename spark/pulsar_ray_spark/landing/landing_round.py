@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice, pairwise
 from typing import Any
 
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray_spark.errors import LandingMismatch
 from pulsar_ray_spark.rounds.topic_source import PlannedPartition

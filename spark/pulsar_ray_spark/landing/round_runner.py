@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pulsar_ray.clock import Clock
 from pulsar_ray.data.planning.plan import Bound
 from pulsar_ray.errors import DataLost
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from pulsar_ray_spark.errors import LandingMismatch
 from pulsar_ray_spark.landing.file_writing import FileJob, WrittenFile
 from pulsar_ray_spark.landing.folder import Folder

@@ -15,7 +15,7 @@ from pulsar_ray.data.planning.broker_planner import target_of
 from pulsar_ray.data.planning.lost_ranges import LostRange, beginning_of, lost_of
 from pulsar_ray.data.planning.plan import Bound, ReadRange, SegmentSlice, Topics, segments_before
 from pulsar_ray.errors import DataLost, PulsarException, SubscriptionNotFound, TopicNotFound
-from pulsar_ray.model.position import EARLIEST, Position
+from pulsar_ray.model.message_id import EARLIEST, Position
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.cluster import PartitionRoute
 

@@ -13,8 +13,7 @@ from pulsar_ray.data.planning.broker_planner import batch_index_of
 from pulsar_ray.data.planning.lost_ranges import check_nothing_lost
 from pulsar_ray.data.planning.plan import AtMessages, Bound, RangePlan, RangePlanner, ReadRange
 from pulsar_ray.errors import PulsarException, TopicNotFound
-from pulsar_ray.model.message_id import MessageId
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import MessageId, Position
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray_spark.rounds.topic_source import TopicSource
 from pulsar_ray_spark.streaming.batch_limits import Measured

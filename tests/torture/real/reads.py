@@ -46,7 +46,7 @@ class DatasetReading(Working):
             self._scene.topic, columns=(*COLUMNS, "partition"), service_url=self._address, num_cpus=0.5
         )
         for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
-            for row in cast(pa.Table, batch).to_pylist():
+            for row in cast("pa.Table", batch).to_pylist():
                 place = (row["partition"], row["ledger_id"], row["entry_id"], row["batch_index"])
                 data = row["value"]
                 self.note(ReadRow(self.notes.topic, read, place, *source_of(data), digest_of(data)))

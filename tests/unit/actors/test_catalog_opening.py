@@ -16,7 +16,7 @@ from pulsar_ray.broker.catalog.founding import CatalogOrder
 from pulsar_ray.config import Settings
 from pulsar_ray.managed_ledger.log.partition_directories import PartitionDirectory
 from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity
-from pulsar_ray.model.system_topics import system_change_log
+from pulsar_ray.model.topic_name import system_change_log
 from pulsar_ray.testing.local_actors import LocalActors
 
 SYSTEM = system_change_log().full

@@ -420,7 +420,7 @@ def test_a_topic_that_sleeps_is_not_deleted_while_its_consumers_wait(world: Worl
     async def run() -> None:
         part = controller_part(world)
         ending = TopicEnding(
-            cast(ServedTopics, world), cast(ChangeLogs, None), part.parked_clients.consumers.at
+            cast("ServedTopics", world), cast("ChangeLogs", None), part.parked_clients.consumers.at
         )
         waiting = asyncio.ensure_future(await_wake(part, [f"{T} -> s", f"{T} -> r"]))
         await asyncio.sleep(0)

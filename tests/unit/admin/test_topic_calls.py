@@ -36,7 +36,7 @@ class StubBroker:
         self._routes = routes
         self._answers = list(answers)
         self.asked: list[tuple[Any, ...]] = []
-        self.cluster = cast(Cluster, self)
+        self.cluster = cast("Cluster", self)
 
     def partitions(self, _topic: str, timeout_s: float) -> list[PartitionRoute]:
         assert timeout_s > 0

@@ -37,7 +37,7 @@ class StubCalls:
 
 
 def inspect(partition: dict[str, Any] | None, unanswered: dict[str, Any] | None = None) -> dict[str, Any]:
-    return TopicInspection(cast(TopicCalls, StubCalls(partition, unanswered))).stats(TOPIC)
+    return TopicInspection(cast("TopicCalls", StubCalls(partition, unanswered))).stats(TOPIC)
 
 
 @pytest.mark.parametrize(("unanswered", "why"), [({}, "does not answer"), (None, "not known just now")])

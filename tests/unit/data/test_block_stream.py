@@ -24,7 +24,7 @@ from pulsar_ray.data.reading.block_stream import (
 from pulsar_ray.data.reading.rows import encode_blocks
 from pulsar_ray.data.reading.segments import stored_rows
 from pulsar_ray.format.arrow_message import BatchTemplate
-from pulsar_ray.model.position import EARLIEST, LATEST
+from pulsar_ray.model.message_id import EARLIEST, LATEST
 from tests.stored_messages import batch
 from tests.stored_segments import write_segment
 

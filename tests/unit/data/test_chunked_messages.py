@@ -13,7 +13,7 @@ import pytest
 from pulsar_ray.data.planning.plan import ReadRange, SegmentSlice, segments_before
 from pulsar_ray.data.reading.segments import stored_rows
 from pulsar_ray.errors import CorruptData
-from pulsar_ray.model.position import EARLIEST, LATEST, Position
+from pulsar_ray.model.message_id import EARLIEST, LATEST, Position
 from tests.stored_messages import chunks, single
 from tests.stored_segments import Block, write_segment
 

@@ -34,7 +34,7 @@ class StubLeases:
 
 
 def as_leases(stub: StubLeases) -> RangeLeases:
-    return cast(RangeLeases, stub)
+    return cast("RangeLeases", stub)
 
 
 def test_leases_whose_broker_is_gone_do_not_end_the_renewal_of_others() -> None:

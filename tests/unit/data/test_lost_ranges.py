@@ -4,7 +4,7 @@ import pytest
 
 from pulsar_ray.data.planning.lost_ranges import LostRange, beginning_of, check_nothing_lost, lost_of
 from pulsar_ray.errors import DataLost
-from pulsar_ray.model.position import EARLIEST, LATEST, Position
+from pulsar_ray.model.message_id import EARLIEST, LATEST, Position
 
 TRIMMED = Position(5, 9)
 

@@ -12,7 +12,7 @@ from pulsar_ray.data.reading.rows import encode_blocks
 from pulsar_ray.data.reading.segments import stored_rows
 from pulsar_ray.errors import CorruptData, WrongNode
 from pulsar_ray.ledger.reader import SegmentGone
-from pulsar_ray.model.position import EARLIEST, LATEST, Position
+from pulsar_ray.model.message_id import EARLIEST, LATEST, Position
 from tests.stored_messages import batch, single
 from tests.stored_segments import write_segment
 

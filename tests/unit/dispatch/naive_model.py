@@ -22,7 +22,7 @@ from pulsar_ray.dispatch.key_shared.sticky_key import Slots
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor, Subscription
 from pulsar_ray.model.enums import ConsumerType
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from pulsar_ray.model.row_sets import ranges_of
 from tests.unit.dispatch.validation import validate
 

@@ -12,7 +12,7 @@ from pulsar_ray.dispatch.key_shared.sticky_key import Slots
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor, Subscription
 from pulsar_ray.model.enums import ConsumerType
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from tests.unit.dispatch.validation import validate
 
 Told = tuple[int, int, tuple[tuple[int, int], ...]]

@@ -9,7 +9,7 @@ import pytest
 from pulsar_ray.dispatch.inspect.peek import peek
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.model.enums import ConsumerType
-from pulsar_ray.model.position import EARLIEST, Position
+from pulsar_ray.model.message_id import EARLIEST, Position
 from tests.unit.dispatch.rig import Rig
 from tests.unit.dispatch.validation import validate
 

@@ -22,7 +22,7 @@ from pulsar_ray.dispatch.suspects.turns import PATIENCE_MS
 from pulsar_ray.managed_ledger.cursor.cursor_records import cursor_from_snapshot, snapshot_payload
 from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor, Subscription
 from pulsar_ray.model.enums import ConsumerType
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from tests.unit.dispatch.keys_rig import KeysRig
 from tests.unit.dispatch.rig import Rig
 from tests.unit.dispatch.validation import validate

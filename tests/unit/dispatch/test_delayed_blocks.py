@@ -22,7 +22,7 @@ from pulsar_ray.managed_ledger.delayed.delayed_index import DelayedIndex
 from pulsar_ray.managed_ledger.delayed.delayed_rows import NO_KEY
 from pulsar_ray.model import row_sets
 from pulsar_ray.model.enums import ConsumerType
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from tests.unit.dispatch.validation import validate
 from tests.unit.ledger.test_directory_owner import grant
 

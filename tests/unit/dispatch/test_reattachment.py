@@ -13,7 +13,7 @@ from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.errors import ConsumerAssignError, ConsumerBusy
 from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor
 from pulsar_ray.model.enums import ConsumerType, KeySharedMode
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from tests.unit.dispatch.rig import Rig, dropped
 from tests.unit.dispatch.validation import validate
 

@@ -11,7 +11,7 @@ from pulsar_ray.dispatch.redelivery import EMPTY_QUEUE, ConsumerQueue
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.errors import ConsumerBusy
 from pulsar_ray.model.enums import ConsumerType
-from pulsar_ray.model.position import EARLIEST, Position
+from pulsar_ray.model.message_id import EARLIEST, Position
 from tests.unit.dispatch.rig import Rig, dropped
 from tests.unit.dispatch.validation import validate
 

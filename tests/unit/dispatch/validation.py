@@ -7,7 +7,7 @@ from pulsar_ray.dispatch.consumer import DispatchBlock
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor
 from pulsar_ray.model import row_sets
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 
 
 def validate(dispatcher: Dispatcher) -> None:

@@ -19,9 +19,9 @@ from pulsar_ray.managed_ledger.cursor.cursor_records import (
     cursor_from_snapshot,
     snapshot_payload,
 )
-from pulsar_ray.model.entry_sets import EntryBits
 from pulsar_ray.model.enums import ConsumerType
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
+from pulsar_ray.model.row_sets import EntryBits
 from tests.unit.dispatch.naive_model import GRACE_MS, Client, Facts, Message, NaiveModel, messages_of
 
 

@@ -23,7 +23,7 @@ from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory
 from pulsar_ray.managed_ledger.cursor.cursor_store import CursorStore, read_cursor
 from pulsar_ray.managed_ledger.store.store_directory import StoreDirectory
 from pulsar_ray.managed_ledger.store.store_identity import read_identity
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from tests.stored_blocks import append, change
 from tests.stored_directory import MESSAGES, SUBSCRIPTION, StoredTopic, make_directory
 from tests.unit.cli.conftest import run

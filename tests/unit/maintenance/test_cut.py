@@ -13,7 +13,7 @@ from pulsar_ray.format.block import CHUNK, verify_block
 from pulsar_ray.ledger.reader import SegmentReader, frame_blocks
 from pulsar_ray.maintenance.repair import repair_directory
 from pulsar_ray.maintenance.verify import verify_directory
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from tests.stored_blocks import abandon, append
 from tests.stored_directory import MESSAGES, StoredTopic, make_directory
 from tests.unit.maintenance.test_repair import NOW_MS, spoil_all

@@ -9,7 +9,7 @@ import pytest
 
 from pulsar_ray.maintenance.repair import repair_directory
 from pulsar_ray.maintenance.verify import verify_directory
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from tests.stored_blocks import append
 from tests.stored_directory import MESSAGES, make_directory
 from tests.unit.maintenance.test_cut import sound_entries

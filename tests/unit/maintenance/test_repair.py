@@ -22,7 +22,7 @@ from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import TopicIdentity
 from pulsar_ray.managed_ledger.store.store_directory import StoreDirectory
 from pulsar_ray.managed_ledger.store.store_identity import read_identity
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from tests.stored_blocks import abandon, append, change, settings
 from tests.stored_directory import CLUSTER, MESSAGES, SUBSCRIPTION, StoredTopic, make_directory
 from tests.unit.cli.conftest import run

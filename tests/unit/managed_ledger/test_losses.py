@@ -20,7 +20,7 @@ from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory
 from pulsar_ray.managed_ledger.cursor.cursor_store import CursorStore, read_cursor
 from pulsar_ray.managed_ledger.cursor.managed_cursor import Subscription
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
-from pulsar_ray.model.position import EARLIEST, Position
+from pulsar_ray.model.message_id import EARLIEST, Position
 from tests.power_cut import PowerCut, PowerCutDisk
 from tests.stored_blocks import append, change, open_log, settings
 from tests.stored_directory import MESSAGES, StoredTopic, make_directory

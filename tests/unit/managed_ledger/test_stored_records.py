@@ -40,7 +40,7 @@ from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
     from_log,
     to_log,
 )
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 
 LEDGER = 5 << 31 | 1
 NOW = 1_700_000_000_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from pulsar_ray.model.bucket_counts import BucketCounts, add_numbers
+from pulsar_ray.model.traffic import BucketCounts, add_numbers
 
 ENDS = (0.1, 1.0, 5.0)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pulsar_ray.model.drops import Drops
+from pulsar_ray.model.traffic import Drops
 
 
 def test_the_counter_grows_and_the_rate_goes_back_to_nothing() -> None:

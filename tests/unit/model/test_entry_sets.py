@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pulsar_ray.model.entry_sets import MAX_ENTRIES, EntrySet, entry_set, ranges_in
+from pulsar_ray.model.row_sets import MAX_ENTRIES, EntrySet, entry_set, ranges_in
 
 
 def entries_of(found: EntrySet) -> list[tuple[int, int]]:

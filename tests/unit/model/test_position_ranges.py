@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from pulsar_ray.model.position import EARLIEST, LATEST, Position
+from pulsar_ray.model.message_id import EARLIEST, LATEST, Position
 from pulsar_ray.model.position_ranges import PositionRanges
 
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from pulsar_ray.model.scattered_ints import ScatteredInts
+from pulsar_ray.model.position_ranges import ScatteredInts
 
 END = 5000
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pulsar_ray.model.rate_meter import RateMeter
-from pulsar_ray.model.traffic import IncomingTraffic, OutgoingTraffic
+from pulsar_ray.model.traffic import IncomingTraffic, OutgoingTraffic, RateMeter
 
 
 def test_a_rate_is_the_mean_of_the_last_ten_seconds() -> None:

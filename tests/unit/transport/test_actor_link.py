@@ -173,7 +173,7 @@ def link_to(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeLink]:
 
     def make(actor: Actor, **named: Any) -> ActorLink:
         monkeypatch.setattr(actor_link, "open_connection", actor.open)
-        cluster = cast(Cluster, actor)
+        cluster = cast("Cluster", actor)
         links.append(ActorLink(cluster, "a", lambda: "a", "me", "ray", pushes=True, **named))
         return links[-1]
 

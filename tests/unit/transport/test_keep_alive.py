@@ -28,18 +28,18 @@ class Link:
         self.refusal: OSError | None = None
         self.carrier: Link | None = self
         self.keeper = KeepAlive(
-            cast(Cluster, self),
-            lambda: cast(Connection, self.carrier),
+            cast("Cluster", self),
+            lambda: cast("Connection", self.carrier),
             self.on_lost,
             self.on_unused,
             loop,
         )
 
     def begin(self) -> None:
-        self.keeper.begin(cast(Connection, self), "the actor")
+        self.keeper.begin(cast("Connection", self), "the actor")
 
     def on_lost(self, connection: Connection, error: BaseException) -> None:
-        assert cast(Any, connection) is self
+        assert cast("Any", connection) is self
         self.lost.append(error)
         self.carrier = None
 

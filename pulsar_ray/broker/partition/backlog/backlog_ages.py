@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 
 MOST_SEARCHES = 20
 """Subscriptions that are looked up for one report.

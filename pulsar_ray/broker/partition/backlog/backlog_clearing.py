@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from pulsar_ray.broker.partition.manifest_writer import ManifestWriter
 from pulsar_ray.clock import Clock
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
-from pulsar_ray.model.system_topics import check_user_may_change
-from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.model.topic_name import TopicName, check_user_may_change
 
 _POLL_S = 0.005
 

@@ -15,7 +15,7 @@ from pulsar_ray.errors import (
     PulsarException,
 )
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 
 UNLIMITED = 1 << 62
 EVICTION = "consumer_backlog_eviction"

@@ -17,7 +17,7 @@ from pulsar_ray.broker.partition.sleeping_cursors import SleepingCursors
 from pulsar_ray.clock import Clock
 from pulsar_ray.managed_ledger.log.log_sizes import LogSizes, ledger_sizes
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 
 EXPIRED_NOTE = "expired"
 

@@ -11,7 +11,7 @@ from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
 from pulsar_ray.clock import Clock
 from pulsar_ray.managed_ledger.log.backlog_search import BacklogFront
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 
 _LEAST_SLACK_MS = 10_000
 

@@ -38,11 +38,10 @@ from pulsar_ray.errors import (
     text_naming,
 )
 from pulsar_ray.managed_ledger.log.memory_log import NOT_STORED, Blocks, MemoryLog
-from pulsar_ray.model.drops import Drops
 from pulsar_ray.model.enums import ProducerAccessMode
 from pulsar_ray.model.policies import PolicyUpdate
-from pulsar_ray.model.system_topics import check_user_may_publish, is_system_topic
-from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.model.topic_name import TopicName, check_user_may_publish, is_system_topic
+from pulsar_ray.model.traffic import Drops
 from pulsar_ray.session.requests import (
     NO_EPOCH,
     Call,

@@ -9,8 +9,7 @@ from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
 from pulsar_ray.broker.partition.publishing.connected_producers import ConnectedProducers
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
-from pulsar_ray.model.system_topics import is_system_topic
-from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.model.topic_name import TopicName, is_system_topic
 
 _LOOK_MS = 60_000
 

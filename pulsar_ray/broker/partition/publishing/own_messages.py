@@ -13,7 +13,7 @@ from pulsar_ray.clock import Clock
 from pulsar_ray.errors import PulsarException, error_from
 from pulsar_ray.format.block import encode_block
 from pulsar_ray.format.metadata import BlockMetadata
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from pulsar_ray.session.packet import decode_packet
 from pulsar_ray.session.requests import OpenProducer, PublishFailed, Receipt, decode_request
 from pulsar_ray.session.session_table import Session

@@ -26,7 +26,7 @@ from pulsar_ray.errors import (
 )
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.model.enums import ProducerAccessMode
-from pulsar_ray.model.system_topics import check_user_may_publish
+from pulsar_ray.model.topic_name import check_user_may_publish
 from pulsar_ray.session.requests import NO_EPOCH, Failed, OpenProducer, ProducerOpened, encode_request
 from pulsar_ray.session.session_table import Session
 

@@ -14,8 +14,8 @@ from pulsar_ray.errors import (
     PulsarException,
     TopicTerminated,
 )
-from pulsar_ray.model.bucket_counts import BucketCounts
 from pulsar_ray.model.metric_catalogue import COMMIT_BLOCKS, FSYNC_SECONDS, PUBLISH_LATENCY
+from pulsar_ray.model.traffic import BucketCounts
 
 # The first that fits counts: a low disk is a kind of failed write.
 _REASONS = (

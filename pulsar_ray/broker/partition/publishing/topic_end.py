@@ -9,8 +9,8 @@ from pulsar_ray.broker.partition.publishing.publish_gate import ClosedBy, Publis
 from pulsar_ray.broker.partition.publishing.publish_intake import PublishIntake
 from pulsar_ray.errors import TopicTerminated
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
-from pulsar_ray.model.position import Position
-from pulsar_ray.model.system_topics import check_user_may_publish
+from pulsar_ray.model.message_id import Position
+from pulsar_ray.model.topic_name import check_user_may_publish
 
 _POLL_S = 0.005
 

@@ -10,9 +10,8 @@ from pulsar_ray.clock import Clock
 from pulsar_ray.dispatch.consumer import Consumer
 from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.dispatch.inspect.key_stats import KeyedConsumers, key_shared_consumer_stats
-from pulsar_ray.model.bucket_counts import BucketCounts
 from pulsar_ray.model.metric_catalogue import END_TO_END_LATENCY
-from pulsar_ray.model.traffic import OutgoingTraffic
+from pulsar_ray.model.traffic import BucketCounts, OutgoingTraffic
 
 
 class ConsumerTraffic:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint
 from pulsar_ray.broker.subscription.log.partition_link import PartitionLink
 from pulsar_ray.broker.subscription.served_subscription import ServedSubscription
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 
 UNKNOWN_DEADLINE_S = 2.0
 

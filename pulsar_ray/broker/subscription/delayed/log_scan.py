@@ -17,7 +17,7 @@ from pulsar_ray.format.segment import SEGMENT_HEADER_SIZE
 from pulsar_ray.ledger.reader import SegmentGone, SegmentReader
 from pulsar_ray.ledger.recovery import find_frame
 from pulsar_ray.managed_ledger.delayed.delayed_rows import ALL_ROWS, SHARES_ENTRY, empty_rows
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from pulsar_ray.numpy_on_demand import np
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from pulsar_ray.dispatch.delayed_blocks import AT_ONCE
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.errors import Moved, NotConnected, PulsarException, Timeout
 from pulsar_ray.managed_ledger.delayed.delayed_rows import ALL_ROWS, SHARES_ENTRY, RowKey, read_rows
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from pulsar_ray.model.row_sets import RowSet
 from pulsar_ray.transport.cluster import Cluster
 

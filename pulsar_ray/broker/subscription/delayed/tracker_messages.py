@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pulsar_ray.broker.subscription.log.segment_blocks import Segment
 from pulsar_ray.managed_ledger.delayed.delayed_rows import RowKey
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 
 
 @dataclass(frozen=True, slots=True)

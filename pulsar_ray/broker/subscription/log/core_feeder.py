@@ -17,7 +17,7 @@ from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.ledger.reader import SegmentGone
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 
 logger = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from pulsar_ray.format.frame import FrameHeader, parse_frame_header
 from pulsar_ray.format.segment import SEGMENT_HEADER_SIZE
 from pulsar_ray.ledger.reader import SegmentReader
 from pulsar_ray.ledger.recovery import find_frame
-from pulsar_ray.model.position import EARLIEST, Position
+from pulsar_ray.model.message_id import EARLIEST, Position
 from pulsar_ray.session.requests import Advanced
 
 MAX_TAIL_BLOCKS = 8192

@@ -12,7 +12,7 @@ from pulsar_ray.broker.subscription.log.log_view import FramePlace, LogView
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.blocks.chunk_groups import ChunkGroups
 from pulsar_ray.dispatch.blocks.chunk_limits import DEFAULT_LIMITS, LOOK_BACK_SEGMENTS
-from pulsar_ray.model.position import EARLIEST, Position
+from pulsar_ray.model.message_id import EARLIEST, Position
 
 _READ_MESSAGES = 10_000
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pulsar_ray.broker.subscription.log.partition_link import PartitionLink
 from pulsar_ray.errors import PulsarException
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from pulsar_ray.session.requests import Advanced, Expired, Follow, MoveHold
 from pulsar_ray.transport.cluster import AttachReply
 

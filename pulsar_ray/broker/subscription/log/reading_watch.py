@@ -5,7 +5,7 @@ from __future__ import annotations
 from pulsar_ray.broker.subscription.log.core_feeder import CoreFeeder
 from pulsar_ray.broker.subscription.log.log_view import LogView
 from pulsar_ray.dispatch.dispatcher import Dispatcher
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 
 STANDS_MS = 10_000
 

@@ -23,9 +23,8 @@ from pulsar_ray.dispatch.key_shared.sticky_key import Slots, Slotting
 from pulsar_ray.dispatch.non_persistent import NonPersistentDispatcher
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.format.compression import UnknownCodec
-from pulsar_ray.model.generation import after_seeks
+from pulsar_ray.model.message_id import EARLIEST, after_seeks
 from pulsar_ray.model.metric_catalogue import DROPPED_MESSAGES
-from pulsar_ray.model.position import EARLIEST
 from pulsar_ray.session.requests import ConsumerOpened, Credit, Done, OpenConsumer, encode_request
 from pulsar_ray.session.session_table import Session
 

@@ -9,8 +9,7 @@ from typing import Any
 from pulsar_ray.client.producer.blocks.sealed_batch import SealedBatch, SendCallback
 from pulsar_ray.client.producer.blocks.unconfirmed_blocks import BlockDone
 from pulsar_ray.errors import PulsarException, Result
-from pulsar_ray.model.message_id import MessageId
-from pulsar_ray.model.position import DUPLICATE_LEDGER, entry_at
+from pulsar_ray.model.message_id import DUPLICATE_LEDGER, MessageId, entry_at
 
 logger = logging.getLogger(__name__)
 

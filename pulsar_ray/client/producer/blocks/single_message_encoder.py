@@ -15,8 +15,7 @@ from pulsar_ray.client.producer.blocks.unconfirmed_blocks import UnconfirmedBloc
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.format.block import encode_block
 from pulsar_ray.format.metadata import encode_producer_name
-from pulsar_ray.model.message_id import MessageId
-from pulsar_ray.model.position import DUPLICATE_LEDGER
+from pulsar_ray.model.message_id import DUPLICATE_LEDGER, MessageId
 
 
 class SingleMessageEncoder:

@@ -10,8 +10,8 @@ from typing import Any
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.format.rest_of_block import rest_of_block
 from pulsar_ray.managed_ledger.log.producer_incarnations import WINDOW_BLOCKS
-from pulsar_ray.model.bucket_counts import BucketCounts
 from pulsar_ray.model.metric_catalogue import CLIENT_SEND_LATENCY
+from pulsar_ray.model.traffic import BucketCounts
 
 MAX_SENT_BYTES = 32 * 1024 * 1024
 """No more is written while so much has no receipt.

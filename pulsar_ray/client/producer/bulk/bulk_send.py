@@ -39,8 +39,7 @@ from pulsar_ray.format.metadata import BlockMetadata, encode_producer_name
 from pulsar_ray.format.payload import encode_batch, encode_table
 from pulsar_ray.format.table import DELIVER_AT, normalize_table, split_rows, split_table
 from pulsar_ray.model.enums import BatchingType
-from pulsar_ray.model.message_id import MessageId
-from pulsar_ray.model.position import DUPLICATE_LEDGER, entry_at
+from pulsar_ray.model.message_id import DUPLICATE_LEDGER, MessageId, entry_at
 
 _ROW_OVERHEAD_BYTES = 64
 

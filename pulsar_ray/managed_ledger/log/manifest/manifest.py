@@ -31,7 +31,7 @@ from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
     TopicIdentity,
     Unused,
 )
-from pulsar_ray.model.position import EARLIEST, Position
+from pulsar_ray.model.message_id import EARLIEST, Position
 
 LEDGER_COUNTER_BITS = 31
 NO_TOPIC_EPOCH = TopicEpoch(-1, False)

@@ -9,7 +9,7 @@ from typing import Any
 from pulsar_ray.ledger.segment_file import parse_segment_name
 from pulsar_ray.managed_ledger.log.commit import LogFiles
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import ManifestRecord, to_log
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 
 
 class ManifestChange:

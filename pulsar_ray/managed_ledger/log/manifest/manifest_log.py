@@ -21,7 +21,7 @@ from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
 )
 from pulsar_ray.managed_ledger.log.position_index import IndexPoint
 from pulsar_ray.managed_ledger.log.producer_sequences import SequenceReplay
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 
 MANIFEST = "manifest"
 NOTHING = Checkpoint(-1, 0, 0, 0, 0, [], {}, [])

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from pulsar_ray.errors import UnsupportedFormatVersion
 from pulsar_ray.ledger.record_log import Record
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 
 
 class TopicIdentity(NamedTuple):

@@ -14,7 +14,7 @@ from pulsar_ray.broker.catalog.topic_ending import TopicEnding
 from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import WrongNode
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.testing.manual_clock import ManualClock
 

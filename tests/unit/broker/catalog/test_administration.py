@@ -20,8 +20,7 @@ from pulsar_ray.errors import (
     TopicNotFound,
     WrongNode,
 )
-from pulsar_ray.model.system_topics import change_log, change_log_partition, system_change_log
-from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.model.topic_name import TopicName, change_log, change_log_partition, system_change_log
 from pulsar_ray.testing.manual_clock import ManualClock
 from tests.unit.broker.catalog.memory_logs import Controller, Died, MemoryLogs
 

@@ -19,8 +19,7 @@ from pulsar_ray.errors import (
     NotAllowedError,
     UnsupportedFormatVersion,
 )
-from pulsar_ray.model.system_topics import change_log, heartbeat
-from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.model.topic_name import TopicName, change_log, heartbeat
 
 
 def new_catalog(path: Path) -> Catalog:

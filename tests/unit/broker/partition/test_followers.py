@@ -9,7 +9,7 @@ from typing import Any
 from pulsar_ray.broker.partition.followers import MAX_HELD_BYTES, MAX_PAUSE_S, Followers
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.managed_ledger.log.commit import AppendResult
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from pulsar_ray.session.packet import decode_packet
 from pulsar_ray.session.requests import Advanced, Follow, decode_request
 from pulsar_ray.session.session_table import Session

@@ -14,7 +14,7 @@ from pulsar_ray.config import Settings
 from pulsar_ray.format.block import encode_block, parse_block_header
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.partition_directories import TopicIdentity
-from pulsar_ray.model.position import EARLIEST, Position
+from pulsar_ray.model.message_id import EARLIEST, Position
 
 TOPIC = "persistent://public/default/__change_events-partition-1"
 

@@ -10,7 +10,7 @@ import pytest
 from pulsar_ray.broker.partition.range_measure import MeasuredRange, RangeLimits, measure_range
 from pulsar_ray.format.block import parse_block_header
 from pulsar_ray.ledger.segment_file import SegmentInfo
-from pulsar_ray.model.position import EARLIEST, Position
+from pulsar_ray.model.message_id import EARLIEST, Position
 from tests.stored_messages import batch, chunks, single
 from tests.stored_segments import Block, write_segment
 

@@ -12,7 +12,7 @@ from pulsar_ray.broker.partition import reported_holds
 from pulsar_ray.broker.partition.manifest_writer import ManifestWriter
 from pulsar_ray.broker.partition.reported_holds import ReportedHolds
 from pulsar_ray.errors import BrokerPersistenceError
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 
 DEADLINE_S = 20.0
 Done = Callable[[Any, BaseException | None], None]

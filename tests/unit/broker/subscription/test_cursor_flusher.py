@@ -17,7 +17,7 @@ from pulsar_ray.errors import BrokerPersistenceError, SessionLost
 from pulsar_ray.ledger.disk import SYSTEM_DISK
 from pulsar_ray.managed_ledger.cursor.cursor_store import CursorStore, read_cursor
 from pulsar_ray.managed_ledger.cursor.managed_cursor import Subscription
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 
 LEDGER = 7
 

@@ -7,8 +7,7 @@ import pytest
 
 from pulsar_ray.client.acks.ack_tracker import MAX_UNSIZED, WHOLE_ENTRY, AckBatch, AckTracker
 from pulsar_ray.client.received.received_block import ReceivedBlock
-from pulsar_ray.model.entry_sets import MAX_ENTRIES, ranges_in
-from pulsar_ray.model.row_sets import of_ranges
+from pulsar_ray.model.row_sets import MAX_ENTRIES, of_ranges, ranges_in
 from tests.unit.client.blocks import received
 
 

@@ -13,7 +13,7 @@ from pulsar_ray.client.options.policies import ConsumerEventListener
 from pulsar_ray.errors import SessionLost, SubscriptionNotFound, Timeout
 from pulsar_ray.lane.progress_page import CounterView
 from pulsar_ray.model.enums import ConsumerType, SubscriptionMode
-from pulsar_ray.model.generation import after_seeks
+from pulsar_ray.model.message_id import after_seeks
 from pulsar_ray.session.requests import (
     Acknowledge,
     Call,

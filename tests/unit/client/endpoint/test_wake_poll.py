@@ -96,13 +96,13 @@ TIMER = Timer()
 def poll(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> WakePoll:
     monkeypatch.setattr(IoThread, "get", lambda: TIMER)
     monkeypatch.setattr(wake_poll, "PAUSE_S", 0.01)
-    return WakePoll(lambda: cast(Cluster, controller), "me")
+    return WakePoll(lambda: cast("Cluster", controller), "me")
 
 
 def gather(poll: WakePoll, *addresses: str) -> list[Link]:
     links = [Link(address) for address in addresses]
     for link in links:
-        poll.add(cast(ActorLink, link))
+        poll.add(cast("ActorLink", link))
     return links
 
 
@@ -164,11 +164,11 @@ def test_the_call_ends_with_the_last_link_that_it_waits_for(controller: Controll
     one, other = add(poll, "one", "other")
     wait_until(lambda: controller.waiting)
     one.has_endpoints = False
-    poll.add(cast(ActorLink, one))
+    poll.add(cast("ActorLink", one))
     TIMER.end()
     wait_until(lambda: controller.calls == [["one", "other"], ["other"]] and controller.waiting == 1)
     other.has_endpoints = False
-    poll.add(cast(ActorLink, other))
+    poll.add(cast("ActorLink", other))
     TIMER.end()
     wait_until(lambda: controller.calls[2:] == [[]] and not controller.waiting)
 
@@ -191,7 +191,7 @@ def test_a_call_that_is_overtaken_by_the_one_that_ends_it_is_ended(
     (link,) = add(poll, "a")
     assert began.wait(20)
     link.has_endpoints = False
-    poll.add(cast(ActorLink, link))
+    poll.add(cast("ActorLink", link))
     TIMER.end()
     wait_until(lambda: controller.calls[:1] == [["a"]] and not controller.waiting)
     assert [] in controller.calls

@@ -6,7 +6,7 @@ import gc
 
 from pulsar_ray.client.metrics.client_figures import MAX_TOPICS, ClientFigures, ReceivedCounts
 from pulsar_ray.model import metric_catalogue as metrics
-from pulsar_ray.model.bucket_counts import BucketCounts
+from pulsar_ray.model.traffic import BucketCounts
 
 TOPIC = "persistent://public/default/orders"
 LABELS = ("public/default", TOPIC)

@@ -45,7 +45,7 @@ class Partition:
         self.given_up += 1
 
     def send(self) -> MessageId:
-        return SyncSend().wait_at(cast(PartitionProducer, self), b"x", 30.0)
+        return SyncSend().wait_at(cast("PartitionProducer", self), b"x", 30.0)
 
 
 def test_the_receipt_has_the_id() -> None:

@@ -11,7 +11,7 @@ from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.blocks.chunk_groups import ChunkGroups, StoredChunk
 from pulsar_ray.dispatch.blocks.chunk_limits import ChunkLimits
 from pulsar_ray.format.metadata import ChunkInfo
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 
 
 def ref(entry: int) -> BlockRef:

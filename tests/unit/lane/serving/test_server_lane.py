@@ -84,7 +84,7 @@ class Server:
 
     def __init__(self) -> None:
         self.manual = ManualLoop()
-        self.loop = cast(asyncio.AbstractEventLoop, self.manual)
+        self.loop = cast("asyncio.AbstractEventLoop", self.manual)
         self.limits = LIMITS
         self.budget = ReceiveBudget(10_000, 5_000)
         self.staging = bytearray(STAGING_BYTES)
@@ -129,7 +129,7 @@ class Lane:
         self.server = Server()
         self.transport = StubTransport()
         self.lane = ServerLane(self.server, self.server, "tcp", None)
-        self.lane.connection_made(cast(asyncio.BaseTransport, self.transport))
+        self.lane.connection_made(cast("asyncio.BaseTransport", self.transport))
         if opened:
             self.receive(encode_hello(HELLO_FIELDS))
             assert self.answers() == [WELCOME]
@@ -267,7 +267,7 @@ def test_a_lane_that_was_pushed_out_before_it_was_made_is_aborted() -> None:
     server, transport = Server(), StubTransport()
     lane = ServerLane(server, server, "tcp", None)
     lane.close(Timeout("the oldest goes"))
-    lane.connection_made(cast(asyncio.BaseTransport, transport))
+    lane.connection_made(cast("asyncio.BaseTransport", transport))
     assert transport.end == "aborted"
 
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from pulsar_ray.managed_ledger.cursor.ledger_spans import LedgerSpans
-from pulsar_ray.model.position import EARLIEST, LATEST, Position
+from pulsar_ray.model.message_id import EARLIEST, LATEST, Position
 
 
 @pytest.mark.parametrize("seed", range(20))

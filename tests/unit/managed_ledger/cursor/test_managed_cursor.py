@@ -17,7 +17,7 @@ from pulsar_ray.managed_ledger.cursor.cursor_records import (
     snapshot_payload,
 )
 from pulsar_ray.managed_ledger.cursor.managed_cursor import KnownConsumer, ManagedCursor, Subscription
-from pulsar_ray.model.position import EARLIEST, LATEST, Position
+from pulsar_ray.model.message_id import EARLIEST, LATEST, Position
 
 SPANS = [(1, 30), (4, -1), (7, 0), (9, 45)]
 ENTRIES = [Position(ledger, entry) for ledger, last in SPANS for entry in range(last + 1)]

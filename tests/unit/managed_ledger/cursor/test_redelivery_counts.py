@@ -8,7 +8,7 @@ import random
 import pytest
 
 from pulsar_ray.managed_ledger.cursor.redelivery_counts import RedeliveryCounts
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -20,7 +20,7 @@ from pulsar_ray.managed_ledger.delayed.delayed_rows import (
     empty_rows,
     read_rows,
 )
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from tests.unit.ledger.test_directory_owner import grant
 
 START = Position(1, -1)

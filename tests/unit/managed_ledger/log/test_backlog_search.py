@@ -9,7 +9,7 @@ import pytest
 
 from pulsar_ray.managed_ledger.log.backlog_search import BacklogFront
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
-from pulsar_ray.model.position import EARLIEST, Position
+from pulsar_ray.model.message_id import EARLIEST, Position
 from tests.stored_blocks import IDENTITY, abandon, append, append_blocks, block, open_log, settings
 
 FIRST = IDENTITY.number << 31

@@ -14,7 +14,7 @@ from pulsar_ray.format.metadata import BlockMetadata, ChunkInfo
 from pulsar_ray.ledger.reader import SegmentReader
 from pulsar_ray.managed_ledger.log.producer_incarnations import InFlight, New, Repeat
 from pulsar_ray.managed_ledger.log.rollover import RolloverPolicy
-from pulsar_ray.model.position import EARLIEST, Position
+from pulsar_ray.model.message_id import EARLIEST, Position
 from pulsar_ray.testing.faulty_disk import FaultyDisk
 from tests.stored_blocks import (
     IDENTITY,

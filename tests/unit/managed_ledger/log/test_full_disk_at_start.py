@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from pulsar_ray.testing.faulty_disk import FaultyDisk
 from tests.stored_blocks import IDENTITY, abandon, append, block, change, open_log
 from tests.unit.managed_ledger.log.test_log_recovery import entries

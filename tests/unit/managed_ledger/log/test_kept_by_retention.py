@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from pulsar_ray.testing.manual_clock import ManualClock
 from tests.stored_blocks import IDENTITY, MIB, append, block, change, open_log, settings
 

@@ -17,7 +17,7 @@ from pulsar_ray.ledger.reader import SegmentReader
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.partition_directories import TopicIdentity, read_identities
 from pulsar_ray.managed_ledger.log.producer_incarnations import New, Repeat
-from pulsar_ray.model.position import EARLIEST, Position
+from pulsar_ray.model.message_id import EARLIEST, Position
 from pulsar_ray.testing.faulty_disk import FaultyDisk
 from tests.stored_blocks import IDENTITY, abandon, append, append_blocks, block, change, open_log, settings
 

@@ -10,7 +10,7 @@ import pytest
 from pulsar_ray.ledger.segment_file import SegmentInfo
 from pulsar_ray.managed_ledger.cursor.deleted_text import SHOWN_RANGES, deleted_text
 from pulsar_ray.managed_ledger.log.log_sizes import LogSizes, ledger_sizes
-from pulsar_ray.model.position import EARLIEST, LATEST, Position
+from pulsar_ray.model.message_id import EARLIEST, LATEST, Position
 from pulsar_ray.model.position_ranges import PositionRanges
 
 LEDGERS = [(2, 10, 1_000), (5, 0, 0), (6, 4, 40), (9, 100, 5_000)]

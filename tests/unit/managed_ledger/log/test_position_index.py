@@ -10,7 +10,7 @@ import pytest
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.manifest_changes import mark_delete_before
 from pulsar_ray.managed_ledger.log.position_index import POINT_BYTES, POINT_ENTRIES, IndexPoint, PositionIndex
-from pulsar_ray.model.position import EARLIEST, Position
+from pulsar_ray.model.message_id import EARLIEST, Position
 from tests.stored_blocks import abandon, append, append_blocks, block, change, open_log, settings
 from tests.unit.managed_ledger.log.test_holds_and_trimming import NONE
 

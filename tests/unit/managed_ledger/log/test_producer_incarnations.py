@@ -20,7 +20,7 @@ from pulsar_ray.managed_ledger.log.producer_incarnations import (
     Refused,
     Repeat,
 )
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from pulsar_ray.testing.faulty_disk import FaultyDisk
 from tests.stored_blocks import MIB, abandon, append, append_blocks, block, open_log, settings
 

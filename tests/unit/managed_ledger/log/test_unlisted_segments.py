@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
-from pulsar_ray.model.position import EARLIEST, Position
+from pulsar_ray.model.message_id import EARLIEST, Position
 from tests.stored_blocks import abandon, append, open_log, settings
 from tests.unit.managed_ledger.log.test_log_recovery import FIRST_LEDGER, copies, entries
 

@@ -10,7 +10,7 @@ import pytest
 from pulsar_ray.broker.partition.backlog.backlog_ages import BacklogAges
 from pulsar_ray.managed_ledger.log.backlog_search import BacklogFront, BacklogSearch
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
-from pulsar_ray.model.position import EARLIEST, Position
+from pulsar_ray.model.message_id import EARLIEST, Position
 from tests.stored_blocks import IDENTITY, append, open_log, settings
 
 LEDGER = IDENTITY.number << 31

@@ -20,7 +20,7 @@ from pulsar_ray.errors import (
     PulsarException,
 )
 from pulsar_ray.managed_ledger.log.backlog_search import BacklogFront, BacklogSearch
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from pulsar_ray.testing.manual_clock import ManualClock
 from tests.stored_blocks import IDENTITY, append, change, open_log, settings
 from tests.unit.broker.partition.backlog.test_message_expiry import Writer

@@ -14,7 +14,7 @@ from pulsar_ray.broker.partition.backlog.message_expiry import MessageExpiry
 from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
 from pulsar_ray.broker.partition.sleeping_cursors import SleepingCursors
 from pulsar_ray.managed_ledger.log.backlog_search import BacklogSearch
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from pulsar_ray.testing.manual_clock import ManualClock
 from tests.stored_blocks import IDENTITY, append, change, open_log, settings
 

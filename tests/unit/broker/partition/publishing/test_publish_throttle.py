@@ -51,12 +51,12 @@ class Throttled:
         self.clock, self.timers = ManualClock(), Timers()
         self.policies = PartitionPolicies.of(Settings(**rates))  # type: ignore[arg-type]
         self.throttle = PublishThrottle(
-            self.policies, self.clock, cast(asyncio.AbstractEventLoop, self.timers)
+            self.policies, self.clock, cast("asyncio.AbstractEventLoop", self.timers)
         )
 
     def session(self, number: int = 1) -> tuple[Session, Pipe]:
         session, pipe = Session(number, f"client {number}", 0), Pipe()
-        session.carrier = cast(Any, pipe)
+        session.carrier = cast("Any", pipe)
         return session, pipe
 
 
@@ -86,7 +86,7 @@ def test_who_attaches_again_waits_with_the_others() -> None:
     session, _ = partition.session()
     partition.throttle.charge(session, 1, 500)
     again = Pipe()
-    session.carrier = cast(Any, again)
+    session.carrier = cast("Any", again)
     partition.throttle.opened(session)
     assert again.is_held
     newcomer, pipe = partition.session(2)

@@ -10,7 +10,7 @@ import pytest
 from pulsar_ray.broker.subscription.consumers.consumer_calls import ConsumerCalls
 from pulsar_ray.broker.subscription.consumers.delivery_progress import StoredProgress
 from pulsar_ray.errors import BrokerMetadataError
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 
 FIRST, LAST = Position(1, 0), Position(1, 9)
 

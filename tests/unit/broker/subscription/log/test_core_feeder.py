@@ -18,7 +18,7 @@ from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.format.frame import encode_frame_header
 from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor, Subscription
 from pulsar_ray.model.enums import ConsumerType
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from pulsar_ray.session.requests import Advanced
 
 EPOCH = 7

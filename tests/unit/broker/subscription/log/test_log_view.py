@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pulsar_ray.broker.subscription.log.log_view import MAX_TAIL_BLOCKS, NEAR_BLOCKS, LogView
 from pulsar_ray.format.frame import encode_frame_header
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.message_id import Position
 from pulsar_ray.session.requests import Advanced
 
 

@@ -26,12 +26,12 @@ class Attached:
 
 
 def attach_again(follower: PartitionFollower) -> None:
-    follower.reopen(cast(AttachReply, Attached()))
+    follower.reopen(cast("AttachReply", Attached()))
 
 
 def test_a_hold_that_may_be_lost_with_its_carrier_is_reported_again() -> None:
     link = Link()
-    follower = PartitionFollower(cast(PartitionLink, link), lambda _: None)
+    follower = PartitionFollower(cast("PartitionLink", link), lambda _: None)
     follower.follow(7, armed=True)
     attach_again(follower)
     assert link.holds == []
@@ -43,7 +43,7 @@ def test_a_hold_that_may_be_lost_with_its_carrier_is_reported_again() -> None:
 
 def test_a_hold_from_before_a_seek_is_not_reported_behind_it() -> None:
     link = Link()
-    follower = PartitionFollower(cast(PartitionLink, link), lambda _: None)
+    follower = PartitionFollower(cast("PartitionLink", link), lambda _: None)
     follower.follow(7, armed=True)
     follower.move_hold(1, 6)
     follower.forget_hold()
