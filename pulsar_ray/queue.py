@@ -29,7 +29,7 @@ from pulsar_ray.client.options.policies import ConsumerDeadLetterPolicy
 from pulsar_ray.client.producer.producer import Producer
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.errors import AlreadyClosed
-from pulsar_ray.lane.await_within import within
+from pulsar_ray.lane.waiting import within
 from pulsar_ray.model.enums import ConsumerType, InitialPosition
 from pulsar_ray.model.topic_name import TopicName
 

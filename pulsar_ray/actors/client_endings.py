@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 
-from pulsar_ray.lane.await_within import within
+from pulsar_ray.lane.waiting import within
 from pulsar_ray.transport.this_ray import draining_nodes, raylet_is_gone, worker_ended
 
 logger = logging.getLogger(__name__)

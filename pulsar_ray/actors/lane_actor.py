@@ -33,11 +33,11 @@ from pulsar_ray.broker.serving.sleeper import Idle, Retired, Sleeper, SleepingSe
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import Moved, PulsarException, TopicNotFound
-from pulsar_ray.lane.user_directory import user_directory
+from pulsar_ray.lane.address import user_directory
 from pulsar_ray.managed_ledger.store.store_directory import hold_cluster_lock
 from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.numpy_on_demand import np
-from pulsar_ray.session.exchange_bytes import pack_answer, unpack_head, unpack_packets
+from pulsar_ray.session.tunnel import pack_answer, unpack_head, unpack_packets
 from pulsar_ray.transport.actor_names import CONTROLLER
 from pulsar_ray.transport.ray_cluster import RayCluster
 from pulsar_ray.transport.this_ray import (

@@ -20,9 +20,9 @@ from pulsar_ray.actors.watching.own_reports import OwnReports
 from pulsar_ray.broker.figures.actor_report import ActorReport
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException, Timeout
-from pulsar_ray.lane.await_within import within
+from pulsar_ray.lane.waiting import within
 from pulsar_ray.transport.actor_names import NAMESPACE
-from pulsar_ray.transport.ray_errors import translated
+from pulsar_ray.transport.ray_calls import translated
 from pulsar_ray.transport.this_ray import (
     actor_id,
     alive_hosts,

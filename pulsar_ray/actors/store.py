@@ -28,7 +28,7 @@ from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import Moved, PulsarException, UntrustedPath
-from pulsar_ray.lane.await_within import within
+from pulsar_ray.lane.waiting import within
 from pulsar_ray.transport.actor_names import CONTROLLER
 from pulsar_ray.transport.this_ray import node_address, node_id, node_memory_bytes, session_directory
 

@@ -21,8 +21,8 @@ from pulsar_ray.client.options.checks import check_seconds, check_text
 from pulsar_ray.client.options.client_options import check_paths, check_service_url
 from pulsar_ray.config import check_settings
 from pulsar_ray.errors import AlreadyClosed, ForkedClient, PulsarException
-from pulsar_ray.lane.callback_threads import ensure_may_wait
 from pulsar_ray.lane.io_thread import IoThread
+from pulsar_ray.lane.waiting import ensure_may_wait
 from pulsar_ray.launch.connect import Connected, connect
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.cluster import Cluster

@@ -35,8 +35,8 @@ from pulsar_ray.client.received.batch_collector import (
 from pulsar_ray.client.received.block_rows import BlockRows
 from pulsar_ray.client.received.message import Message, MessageBatchView
 from pulsar_ray.errors import InvalidConfiguration, Timeout
-from pulsar_ray.lane.await_within import retrieved
-from pulsar_ray.lane.timers import LoopTimers
+from pulsar_ray.lane.io_thread import LoopTimers
+from pulsar_ray.lane.waiting import retrieved
 from pulsar_ray.model.message_id import MessageId
 
 logger = logging.getLogger(__name__)

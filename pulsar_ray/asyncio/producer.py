@@ -21,8 +21,8 @@ from pulsar_ray.client.options.producer_options import ProducerOptions
 from pulsar_ray.client.producer.blocks.send_callbacks import ErrorCallback
 from pulsar_ray.client.producer.queue.send_queue import SendQueue
 from pulsar_ray.errors import PulsarException, Timeout
-from pulsar_ray.lane.await_within import within
-from pulsar_ray.lane.timers import LoopTimers
+from pulsar_ray.lane.io_thread import LoopTimers
+from pulsar_ray.lane.waiting import within
 from pulsar_ray.model.message_id import MessageId
 
 

@@ -16,8 +16,8 @@ from pulsar_ray.client.received.block_rows import BlockRows
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.client.received.queued_delivery import Origin
 from pulsar_ray.errors import PulsarException, SubscriptionNotFound, Timeout, TopicNotFound
-from pulsar_ray.lane.await_within import within
-from pulsar_ray.lane.timers import LoopTimers
+from pulsar_ray.lane.io_thread import LoopTimers
+from pulsar_ray.lane.waiting import within
 
 
 class _Received(asyncio.Future[Message]):

@@ -11,8 +11,8 @@ from pulsar_ray.asyncio.blocking_calls import in_thread
 from pulsar_ray.client.acks.unanswered_requests import PendingRequest
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.errors import NotConnected, PulsarException, SessionLost, Timeout
-from pulsar_ray.lane.await_within import within
-from pulsar_ray.lane.timers import LoopTimers
+from pulsar_ray.lane.io_thread import LoopTimers
+from pulsar_ray.lane.waiting import within
 from pulsar_ray.session.requests import Request
 from pulsar_ray.transport.actor_link import FIRST_BACKOFF_S, ActorLink
 

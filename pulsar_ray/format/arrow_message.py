@@ -9,8 +9,8 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from pulsar_ray.format.block import KNOWN_COLUMNS, VALUE_COLUMN
 from pulsar_ray.format.checksum import Buffer
-from pulsar_ray.format.columns import KNOWN_COLUMNS, VALUE_COLUMN
 
 _PREFIX = struct.Struct("<Ii")
 _I32 = struct.Struct("<i")

@@ -17,8 +17,8 @@ from typing import Any, TypeAlias, cast
 import pyarrow as pa
 
 from pulsar_ray.format.arrow_message import BatchMessage
+from pulsar_ray.format.block import KNOWN_COLUMNS, SEQUENCE_ID_COLUMN, VALUE_COLUMN
 from pulsar_ray.format.checksum import Buffer
-from pulsar_ray.format.columns import KNOWN_COLUMNS, SEQUENCE_ID_COLUMN, VALUE_COLUMN
 
 # The stored batch's columns, in the order of their bits. All are nullable; a null value is a tombstone.
 BLOCK_SCHEMA = pa.schema(

@@ -32,7 +32,6 @@ from xxhash import xxh3_64_intdigest
 
 from pulsar_ray.errors import CorruptData, InvalidMessage, MessageTooBig, UnsupportedFormatVersion
 from pulsar_ray.format.checksum import Buffer, checksum
-from pulsar_ray.format.columns import VALUE_COLUMN
 from pulsar_ray.format.metadata import (
     NO_METADATA,
     PADDING,
@@ -40,6 +39,15 @@ from pulsar_ray.format.metadata import (
     decode_metadata,
     encode_metadata,
 )
+
+VALUE_COLUMN = 1
+KEY_COLUMN = 2
+ORDERING_KEY_COLUMN = 4
+PROPERTIES_COLUMN = 8
+EVENT_TIME_COLUMN = 16
+SEQUENCE_ID_COLUMN = 32
+KNOWN_COLUMNS = 63
+
 
 BLOCK_MAGIC = 0x4B42  # "BK"
 BLOCK_VERSION = 1

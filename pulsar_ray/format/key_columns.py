@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from pulsar_ray.format.arrow_message import BatchMessage, Strings
+from pulsar_ray.format.block import KEY_COLUMN, ORDERING_KEY_COLUMN
 from pulsar_ray.format.checksum import Buffer
-from pulsar_ray.format.columns import KEY_COLUMN, ORDERING_KEY_COLUMN
 
 
 def key_places(beginning: Buffer, payload_length: int, columns: int, message_count: int) -> list[Strings]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -19,16 +21,17 @@ from pulsar_ray.format.block import (
     ARROW,
     CHUNK,
     ENCRYPTED,
+    KNOWN_COLUMNS,
     NULL_VALUE,
     RAW,
     ROW_IS_ENTRY,
+    SEQUENCE_ID_COLUMN,
     BlockHeader,
     encode_block,
     parse_block_header,
     verify_bytes,
 )
 from pulsar_ray.format.checksum import Buffer
-from pulsar_ray.format.columns import KNOWN_COLUMNS, SEQUENCE_ID_COLUMN
 from pulsar_ray.format.compression import MAX_UNCOMPRESSED_LENGTH, UnknownCodec, compress, decompress
 from pulsar_ray.format.metadata import BlockMetadata
 
@@ -307,3 +310,54 @@ def _check_single(header: BlockHeader) -> None:
         raise ValueError("several messages in the format of a single one")
     if header.flags & ROW_IS_ENTRY or (header.flags & NULL_VALUE and header.payload_length):
         raise ValueError("flags contradict the payload")
+
+
+_TIME_BYTES = 8
+"""Of a delivery time."""
+
+
+class RestOfBlock(NamedTuple):
+    """The rest of a block, and how much of its front was cut off."""
+
+    buffers: list[Buffer]
+    dropped_messages: int
+    dropped_entries: int
+
+
+def rest_of_block(buffers: Sequence[Buffer], stored_id: int) -> RestOfBlock:
+    """Encode a batch again without the messages up to a sequence id.
+
+    One message at least is left.     Its sequence ids rise. The entries that are left keep their numbers.
+    """
+    decoded = decode_block(b"".join(buffers))
+    header = decoded.header
+    ids = decoded.sequence_ids()
+    dropped = min(bisect_right(ids, stored_id), len(ids) - 1)
+    if not dropped:
+        return RestOfBlock(list(buffers), 0, 0)
+    payload, columns = encode_table(decoded.stored_rows().slice(dropped))
+    keys, ordering_keys = decoded.keys(), decoded.ordering_keys()
+    metadata = decoded.metadata
+    if not header.row_is_entry:
+        # A batch has those of its first message in its header.
+        metadata = metadata._replace(
+            key=keys[dropped] if keys else None,
+            ordering_key=ordering_keys[dropped] if ordering_keys else None,
+        )
+    if metadata.delivery_times is not None:
+        metadata = metadata._replace(delivery_times=metadata.delivery_times[dropped * _TIME_BYTES :])
+    entries = dropped if header.row_is_entry else 0
+    rest = encode_batch(
+        payload,
+        columns,
+        message_count=len(ids) - dropped,
+        incarnation=header.incarnation,
+        entry_seq=header.entry_seq + entries,
+        first_sequence_id=ids[dropped],
+        last_sequence_id=ids[-1],
+        publish_time_ms=header.publish_time_ms,
+        row_is_entry=header.row_is_entry,
+        codec=header.codec,
+        metadata=metadata,
+    )
+    return RestOfBlock(rest, dropped, entries)

@@ -22,12 +22,9 @@ from pulsar_ray.errors import (
     SessionLost,
 )
 from pulsar_ray.lane.address import LaneAddress, UnixAddress, set_kernel_timeout
-from pulsar_ray.lane.handshake import open_lane
-from pulsar_ray.lane.hello import HelloFields, parse_error
-from pulsar_ray.lane.io_interest import IoInterest
-from pulsar_ray.lane.io_thread import IoThread
+from pulsar_ray.lane.handshake import HelloFields, LaneLimits, open_lane, parse_error
+from pulsar_ray.lane.io_thread import IoInterest, IoThread
 from pulsar_ray.lane.lane_writer import LaneWriter
-from pulsar_ray.lane.limits import LaneLimits
 from pulsar_ray.lane.shared_memory import MemoryLender
 from pulsar_ray.session.packet import CARRIER_TYPES, ERROR, Buffer, Packet, PacketParser, total_bytes
 

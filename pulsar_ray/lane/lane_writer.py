@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from pulsar_ray.errors import PulsarException, SessionLost, Timeout
+from pulsar_ray.lane.handshake import LaneLimits
 from pulsar_ray.lane.io_thread import IoThread
-from pulsar_ray.lane.limits import LaneLimits
 from pulsar_ray.session.packet import Buffer, buffer_bytes, total_bytes
 
 _MAX_BUFFERS_PER_WRITE = 1024

@@ -26,10 +26,8 @@ from pulsar_ray.errors import (
 )
 from pulsar_ray.lane.address import LaneAddress
 from pulsar_ray.lane.connection import Awaited, ConnectionHandler
-from pulsar_ray.lane.handshake import open_lane
-from pulsar_ray.lane.hello import HelloFields, parse_error
+from pulsar_ray.lane.handshake import HelloFields, LaneLimits, open_lane, parse_error
 from pulsar_ray.lane.io_thread import IoThread
-from pulsar_ray.lane.limits import LaneLimits
 from pulsar_ray.session.packet import CARRIER_TYPES, ERROR, Buffer, PacketParser, total_bytes
 
 CONNECT_DEADLINE_S = 5.0

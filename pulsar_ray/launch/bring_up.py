@@ -21,7 +21,7 @@ from pulsar_ray.launch.kill_actors import kill_stores
 from pulsar_ray.launch.lost_catalog import refuse_without_controller
 from pulsar_ray.launch.node_reports import node_reports
 from pulsar_ray.transport.actor_names import CONTROLLER
-from pulsar_ray.transport.ray_errors import translated
+from pulsar_ray.transport.ray_calls import translated
 from pulsar_ray.transport.this_ray import head_node_id, is_ray_of_a_program, node_id
 
 START_TIMEOUT_S = 90.0

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pulsar_ray.closed_places import open_trusted_directory, remove_tree
 from pulsar_ray.errors import UntrustedPath
-from pulsar_ray.lane.peer import is_abandoned
+from pulsar_ray.lane.address import is_abandoned
 
 STARTING_S = 3600.0
 """A session without a socket may be one that comes up."""

@@ -22,7 +22,7 @@ import ray
 
 from pulsar_ray.closed_places import make_closed_directory
 from pulsar_ray.errors import ConnectError
-from pulsar_ray.lane.user_directory import user_directory
+from pulsar_ray.lane.address import user_directory
 from pulsar_ray.launch.broker_token import forget_token, leave_token, make_token
 from pulsar_ray.launch.ended_ray_sessions import clear_ended_sessions
 from pulsar_ray.launch.joined_ray import (

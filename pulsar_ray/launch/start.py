@@ -11,7 +11,7 @@ from pulsar_ray.config import Settings
 from pulsar_ray.launch.clean_start import start_from_clean_process
 from pulsar_ray.launch.kill_actors import kill_actors
 from pulsar_ray.transport.actor_names import CONTROLLER, NAMESPACE
-from pulsar_ray.transport.ray_errors import translated
+from pulsar_ray.transport.ray_calls import translated
 from pulsar_ray.transport.this_ray import has_runtime_env, is_own_ray, is_ray_of_this_job, running_names
 
 STOP_TIMEOUT_S = 60.0

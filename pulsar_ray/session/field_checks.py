@@ -2,7 +2,7 @@
 
 A packet can carry any value in any field, and one that nobody expected would show as a defect deep inside the
 actor, which ends its process. So every field of a request names its check beside its type, in
-`session/requests.py`, and `session/request_checks.py` calls them.
+`session/requests.py`, and `session/requests.py` calls them.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import Any
 
 from pulsar_ray.actors.actor_system import ActorKind
 from pulsar_ray.errors import Moved, Timeout
-from pulsar_ray.lane.await_within import within
+from pulsar_ray.lane.waiting import within
 
 Make = Callable[[ActorKind, str, "str | None", tuple[Any, ...]], Any]
 

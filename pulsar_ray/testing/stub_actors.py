@@ -19,7 +19,7 @@ from pulsar_ray.actors.held_store import OPEN_WAIT_S, HeldStore, StoreNode
 from pulsar_ray.clock import Clock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import BrokerPersistenceError, Moved, NotConnected, PulsarException, Timeout
-from pulsar_ray.lane.await_within import within
+from pulsar_ray.lane.waiting import within
 from pulsar_ray.ledger.disk import Disk
 from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.model.topic_name import TopicName

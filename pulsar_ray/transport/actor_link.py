@@ -34,21 +34,25 @@ from pulsar_ray.errors import (
     UnknownError,
     WrongNode,
 )
-from pulsar_ray.lane.callback_threads import ensure_may_wait
-from pulsar_ray.lane.completion import Completion
-from pulsar_ray.lane.io_thread import IoThread
-from pulsar_ray.lane.timers import LoopTimers, Timers
+from pulsar_ray.lane.io_thread import IoThread, LoopTimers, Timers
+from pulsar_ray.lane.waiting import Completion, ensure_may_wait
 from pulsar_ray.session.packet import Buffer, Packet
-from pulsar_ray.session.publish_packets import RECEIPT, receipts_by_producer
+from pulsar_ray.session.packet_encoders import RECEIPT, receipts_by_producer
 from pulsar_ray.session.requests import Leave, MovedNotice, Pong, Request, decode_request, encode_request
 from pulsar_ray.transport.actor_attacher import ActorAttacher
 from pulsar_ray.transport.actor_names import topic_of_actor
-from pulsar_ray.transport.carrier_waiters import CarrierWaiters, WakeableEvent
 from pulsar_ray.transport.carriers import Connection, open_connection
 from pulsar_ray.transport.cluster import AttachReply, Cluster
-from pulsar_ray.transport.endpoint import FOLLOWER, Endpoint
+from pulsar_ray.transport.endpoint import (
+    ANSWERS,
+    FOLLOWER,
+    CarrierWaiters,
+    Endpoint,
+    PendingRequests,
+    Reply,
+    WakeableEvent,
+)
 from pulsar_ray.transport.keep_alive import KeepAlive
-from pulsar_ray.transport.pending_requests import ANSWERS, PendingRequests, Reply
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from pulsar_ray.errors import ConnectError, PulsarException
 from pulsar_ray.lane.address import LaneAddress, TcpAddress, UnixAddress
 from pulsar_ray.lane.connection import Awaited, ConnectionHandler, LaneConnection
-from pulsar_ray.lane.hello import HelloFields
+from pulsar_ray.lane.handshake import HelloFields
 from pulsar_ray.lane.loop_connection import LoopConnection
 from pulsar_ray.transport.cluster import AttachReply, Cluster
 from pulsar_ray.transport.ray_connection import RayConnection

@@ -1,12 +1,104 @@
-"""The endpoints of a link: this process's producers, consumers and followers at one actor."""
+"""Knows a link's endpoints, the answers that it waits for, and its waiting threads."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from pulsar_ray.errors import PulsarException
+from pulsar_ray.errors import PulsarException, error_from
+from pulsar_ray.session.requests import ConsumerOpened, Done, Failed, ProducerOpened
 from pulsar_ray.transport.cluster import AttachReply
+
+
+class WakeableEvent(Protocol):
+    """An event that its waiting threads can be woken from, although it is not set."""
+
+    def is_set(self) -> bool: ...
+
+    def wait(self, timeout: float | None = None, unless: Callable[[], bool] | None = None) -> bool:
+        """Block until it is set or woken; not at all if `unless` is true."""
+
+    def wake(self) -> None:
+        """Let the waiting threads look again. Takes locks for moments only."""
+
+
+class CarrierWaiters:
+    """Knows the events that threads wait for while nobody reads a carrier for them. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._events: list[WakeableEvent] = []
+
+    def wait(self, event: WakeableEvent, timeout: float, has_changed: Callable[[], bool]) -> None:
+        """Wait until `event` is set or `has_changed`, of which `wake_all` must follow."""
+        with self._lock:
+            self._events.append(event)
+        try:
+            event.wait(timeout, has_changed)
+        finally:
+            with self._lock:
+                self._events.remove(event)
+
+    def wake_all(self) -> None:
+        """Let all threads look at the carrier again. Called without locks, behind the change."""
+        with self._lock:
+            events = list(self._events)
+        for event in events:
+            event.wake()
+
+
+Reply = Callable[[Any, PulsarException | None], None]
+"""reply(value, None) or reply(None, error)."""
+ANSWERS = (Done, Failed, ProducerOpened, ConsumerOpened)
+
+
+class PendingRequests:
+    """The requests of one link that wait for answers.
+
+    Each request has an id of its own, and its reply is called once.
+    """
+
+    def __init__(self) -> None:
+        self._replies: dict[int, Reply] = {}
+        self._request_ids = itertools.count(1)
+
+    @property
+    def are_awaited(self) -> bool:
+        """Whether any answer is to come."""
+        return bool(self._replies)
+
+    def add(self, reply: Reply) -> int:
+        """The id for a request whose answer goes to `reply`."""
+        request_id = next(self._request_ids)
+        self._replies[request_id] = reply
+        return request_id
+
+    def answered(self, answer: Done | Failed | ProducerOpened | ConsumerOpened) -> None:
+        """An answer arrived; one that nobody waits for is dropped."""
+        reply = self._replies.pop(answer.request_id, None)
+        if reply is None:
+            return
+        if type(answer) is Failed:
+            reply(None, error_from(answer.error, answer.text, answer.details))
+        elif type(answer) is Done:
+            reply(answer.value, None)
+        else:
+            reply(answer, None)
+
+    def fail(self, request_id: int, error: PulsarException) -> None:
+        """A request could not be sent; nothing happens if its reply was called meanwhile."""
+        reply = self._replies.pop(request_id, None)
+        if reply is not None:
+            reply(None, error)
+
+    def fail_all(self, error: PulsarException) -> None:
+        """No answer will come any more to what was asked so far."""
+        replies, self._replies = self._replies, {}
+        for reply in replies.values():
+            reply(None, error)
+
 
 FOLLOWER = 0
 """The endpoint id of a follower, which is alone on its link."""

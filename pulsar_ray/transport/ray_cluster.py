@@ -10,12 +10,11 @@ from typing import Any
 import ray
 
 from pulsar_ray.errors import BrokerGone, Moved, NotConnected, PulsarException, ServiceUnitNotReady
-from pulsar_ray.session.exchange_bytes import ExchangeCall, pack_call, unpack_answer
 from pulsar_ray.session.requests import PROTOCOL_VERSION
+from pulsar_ray.session.tunnel import ExchangeCall, pack_call, unpack_answer
 from pulsar_ray.transport.actor_names import CONTROLLER, NAMESPACE
 from pulsar_ray.transport.cluster import AttachReply, PartitionRoute, SubscriptionRequest
-from pulsar_ray.transport.ray_calls import RAY_CALLS, ClientCalls, RayCall
-from pulsar_ray.transport.ray_errors import translated
+from pulsar_ray.transport.ray_calls import RAY_CALLS, ClientCalls, RayCall, translated
 from pulsar_ray.transport.retry import until
 from pulsar_ray.transport.this_ray import actor_id, is_driver, is_starting, ray_job, worker_place
 

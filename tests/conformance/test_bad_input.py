@@ -29,7 +29,7 @@ from pulsar_ray.format.arrow_payload import encode_rows
 from pulsar_ray.format.payload import encode_batch
 from pulsar_ray.lane.address import TcpAddress, UnixAddress
 from pulsar_ray.lane.connection import LaneConnection
-from pulsar_ray.lane.hello import HelloFields
+from pulsar_ray.lane.handshake import HelloFields
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.session.packet import Packet
 from pulsar_ray.session.requests import PROTOCOL_VERSION, Publish, encode_request

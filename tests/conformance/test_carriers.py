@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pulsar_ray.errors import PulsarException
-from pulsar_ray.lane.completion import Completion
+from pulsar_ray.lane.waiting import Completion
 from pulsar_ray.session.packet import Packet, encode_packet
 from pulsar_ray.transport import ray_connection
 from tests.conformance.packet_carriers import KINDS, EchoLink, LaneLink, TunnelLink

@@ -16,7 +16,7 @@ from pulsar_ray.errors import MessageTooBig, ProtocolError, PulsarException, Tim
 from pulsar_ray.format.payload import encode_single
 from pulsar_ray.lane.address import UnixAddress
 from pulsar_ray.lane.connection import LaneConnection
-from pulsar_ray.lane.hello import HelloFields
+from pulsar_ray.lane.handshake import HelloFields
 from pulsar_ray.session.packet import Packet, encode_packet
 from pulsar_ray.session.requests import (
     PROTOCOL_VERSION,

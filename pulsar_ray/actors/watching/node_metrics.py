@@ -22,8 +22,8 @@ from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import UntrustedPath
-from pulsar_ray.lane.await_within import within
-from pulsar_ray.lane.user_directory import user_directory
+from pulsar_ray.lane.address import user_directory
+from pulsar_ray.lane.waiting import within
 from pulsar_ray.model.metric_catalogue import DISK_FREE_BYTES, DISK_TOTAL_BYTES
 from pulsar_ray.transport.ray_metrics import RayMetrics
 from pulsar_ray.transport.this_ray import (

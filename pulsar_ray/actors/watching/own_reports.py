@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from pulsar_ray.broker.figures.actor_report import ActorReport
 from pulsar_ray.broker.figures.report_socket import FigureReporter, report_socket
 from pulsar_ray.config import Settings
-from pulsar_ray.lane.user_directory import user_directory
+from pulsar_ray.lane.address import user_directory
 from pulsar_ray.transport.this_ray import node_id, was_restarted
 
 

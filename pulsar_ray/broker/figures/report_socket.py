@@ -20,7 +20,7 @@ from pulsar_ray.broker.figures.actor_report import MAX_REPORT_BYTES, ActorReport
 from pulsar_ray.broker.figures.node_figures import NodeFigures, check_names
 from pulsar_ray.closed_places import make_closed_directory
 from pulsar_ray.errors import PulsarException
-from pulsar_ray.lane.peer import check_listener, is_abandoned
+from pulsar_ray.lane.address import check_listener, is_abandoned
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from pulsar_ray.closed_places import make_closed_directory
 from pulsar_ray.errors import Timeout
-from pulsar_ray.lane.peer import check_listener
+from pulsar_ray.lane.address import check_listener
 
 NAME = "health.sock"
 MOST_BYTES = 16 * 1024 * 1024

@@ -10,7 +10,7 @@ from typing import Any
 from pulsar_ray.ledger.segment_file import SegmentInfo
 from pulsar_ray.managed_ledger.log.managed_ledger import AppendResult, ManagedLedger
 from pulsar_ray.model.message_id import EARLIEST
-from pulsar_ray.session.packet_encoder import PacketEncoder
+from pulsar_ray.session.packet_encoders import PacketEncoder
 from pulsar_ray.session.requests import Advanced, Expired, Follow, encode_request
 from pulsar_ray.session.session_table import Session
 

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import uvloop
 
 from pulsar_ray.kernel_calls import pidfd_open
-from pulsar_ray.lane.serving.connection_limits import raise_file_limit
+from pulsar_ray.lane.serving.server import raise_file_limit
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

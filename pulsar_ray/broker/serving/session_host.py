@@ -26,12 +26,10 @@ from pulsar_ray.errors import (
     TooManyLookupRequestException,
     UnsupportedVersionError,
 )
-from pulsar_ray.lane.hello import HelloFields, SessionDecision
-from pulsar_ray.lane.limits import LaneLimits
+from pulsar_ray.lane.handshake import HelloFields, LaneLimits, SessionDecision
 from pulsar_ray.lane.serving.server import LaneServer
 from pulsar_ray.lane.serving.server_lane import ServerLane
 from pulsar_ray.session.packet import Packet
-from pulsar_ray.session.request_checks import check_request
 from pulsar_ray.session.requests import (
     PROTOCOL_VERSION,
     Done,
@@ -41,6 +39,7 @@ from pulsar_ray.session.requests import (
     Ping,
     Pong,
     Request,
+    check_request,
     decode_request,
     encode_request,
 )

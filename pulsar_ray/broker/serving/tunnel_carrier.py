@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pulsar_ray.errors import PulsarException, SessionLost
-from pulsar_ray.lane.serving.drain_signal import DrainSignal
+from pulsar_ray.lane.serving.server_lane import DrainSignal
 from pulsar_ray.session.packet import Buffer, Packet, decode_packet
 from pulsar_ray.session.tunnel import TunnelEnd
 

@@ -20,7 +20,7 @@ from pulsar_ray.broker.subscription.served_subscription import ServedSubscriptio
 from pulsar_ray.broker.subscription.subscription_admin import SubscriptionAdmin
 from pulsar_ray.broker.subscription.subscription_parts import DispatcherContext, stored_subscription
 from pulsar_ray.errors import PulsarException
-from pulsar_ray.lane.await_within import within
+from pulsar_ray.lane.waiting import within
 from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory, remove_cursor
 from pulsar_ray.managed_ledger.cursor.cursor_store import CursorStore
 from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor, Subscription

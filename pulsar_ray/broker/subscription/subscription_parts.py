@@ -32,7 +32,7 @@ from pulsar_ray.managed_ledger.cursor.cursor_store import CursorStore
 from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor
 from pulsar_ray.managed_ledger.delayed.delayed_index import dropped_key
 from pulsar_ray.model.message_id import Position
-from pulsar_ray.session.deliver_packets import DeliverEncoder
+from pulsar_ray.session.packet_encoders import DeliverEncoder
 from pulsar_ray.session.requests import OpenConsumer
 from pulsar_ray.session.session_table import Session
 from pulsar_ray.transport.cluster import Cluster

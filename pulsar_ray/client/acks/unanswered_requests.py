@@ -10,8 +10,7 @@ from contextlib import suppress
 
 from pulsar_ray.client.acks.ack_tracker import AckBatch
 from pulsar_ray.errors import NotConnected, PulsarException, SessionLost, Timeout
-from pulsar_ray.lane.callback_threads import ensure_may_wait
-from pulsar_ray.lane.completion import Completion
+from pulsar_ray.lane.waiting import Completion, ensure_may_wait
 from pulsar_ray.session.packet import Buffer
 from pulsar_ray.session.requests import Request
 from pulsar_ray.transport.actor_link import ActorLink

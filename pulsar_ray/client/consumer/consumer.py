@@ -43,7 +43,7 @@ from pulsar_ray.errors import (
     Timeout,
     TopicNotFound,
 )
-from pulsar_ray.lane.callback_threads import ensure_may_wait
+from pulsar_ray.lane.waiting import ensure_may_wait
 from pulsar_ray.model.enums import SubscriptionMode
 from pulsar_ray.model.message_id import MessageId
 

@@ -16,7 +16,7 @@ from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.client.received.block_rows import BlockRows
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.errors import CumulativeAcknowledgementNotAllowedError
-from pulsar_ray.lane.callback_threads import ensure_may_wait
+from pulsar_ray.lane.waiting import ensure_may_wait
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.message_id import MessageId
 

@@ -42,7 +42,7 @@ from pulsar_ray.errors import (
     Timeout,
     TopicNotFound,
 )
-from pulsar_ray.lane.callback_threads import ensure_may_wait, may_wait
+from pulsar_ray.lane.waiting import ensure_may_wait, may_wait
 from pulsar_ray.ledger.reader import SegmentGone
 from pulsar_ray.transport.cluster import PartitionRoute
 

@@ -8,7 +8,7 @@ from queue import SimpleQueue
 from typing import Any, Protocol
 
 from pulsar_ray.client.options.policies import ConsumerEventListener
-from pulsar_ray.lane.callback_threads import may_wait
+from pulsar_ray.lane.waiting import may_wait
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from pulsar_ray.client.consumer.consumer_core import ConsumerCore
 from pulsar_ray.client.received.block_rows import BlockRows
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.errors import AlreadyClosed, PulsarException, Timeout
-from pulsar_ray.lane.callback_threads import may_wait
+from pulsar_ray.lane.waiting import may_wait
 
 logger = logging.getLogger(__name__)
 

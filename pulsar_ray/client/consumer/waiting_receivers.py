@@ -10,7 +10,7 @@ from typing import Protocol
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.client.received.queued_delivery import Origin
 from pulsar_ray.errors import PulsarException
-from pulsar_ray.lane.callback_threads import running_callbacks
+from pulsar_ray.lane.waiting import running_callbacks
 
 
 class Receiver(Protocol):

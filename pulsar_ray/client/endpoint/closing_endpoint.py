@@ -12,7 +12,7 @@ from typing import Any
 from pulsar_ray.client.endpoint.endpoint_link import EndpointLink
 from pulsar_ray.client.endpoint.pending_close import PendingClose
 from pulsar_ray.errors import NotConnected, PulsarException, SessionLost
-from pulsar_ray.lane.completion import Completion
+from pulsar_ray.lane.waiting import Completion
 from pulsar_ray.session.requests import CloseEndpoint
 from pulsar_ray.transport.actor_attacher import ATTACH_TIMEOUT_S
 from pulsar_ray.transport.cluster import AttachReply

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from pulsar_ray.client.options.client_options import ClientOptions
 from pulsar_ray.errors import AlreadyClosed, ForkedClient, PulsarException
-from pulsar_ray.lane.callback_threads import ensure_may_wait
+from pulsar_ray.lane.waiting import ensure_may_wait
 from pulsar_ray.launch.connect import Connected, connect
 from pulsar_ray.transport.cluster import Cluster
 

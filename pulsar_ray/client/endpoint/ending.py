@@ -10,7 +10,7 @@ from typing import Any
 
 from pulsar_ray.client.endpoint.forking import notify_of_forks
 from pulsar_ray.errors import AlreadyClosed, ForkedClient
-from pulsar_ray.lane.callback_threads import ensure_may_wait
+from pulsar_ray.lane.waiting import ensure_may_wait
 
 
 class Ending:

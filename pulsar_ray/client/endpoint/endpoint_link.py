@@ -6,14 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from pulsar_ray.errors import WrongNode
-from pulsar_ray.lane.timers import LoopTimers, Timers
+from pulsar_ray.lane.io_thread import LoopTimers, Timers
 from pulsar_ray.session.packet import Buffer
 from pulsar_ray.session.requests import Request
-from pulsar_ray.transport.carrier_waiters import WakeableEvent
 from pulsar_ray.transport.carriers import Connection
 from pulsar_ray.transport.cluster import AttachReply
-from pulsar_ray.transport.endpoint import Endpoint
-from pulsar_ray.transport.pending_requests import Reply
+from pulsar_ray.transport.endpoint import Endpoint, Reply, WakeableEvent
 
 
 class EndpointLink(Protocol):

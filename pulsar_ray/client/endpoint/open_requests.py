@@ -10,7 +10,7 @@ from pulsar_ray.client.endpoint.pending_close import PendingClose
 from pulsar_ray.errors import AlreadyClosed, BrokerPersistenceError, PulsarException
 from pulsar_ray.session.requests import Request
 from pulsar_ray.transport.carriers import Connection
-from pulsar_ray.transport.pending_requests import Reply
+from pulsar_ray.transport.endpoint import Reply
 
 RETRY_S = 0.1
 REFUSED_BY_DISK_S = 1.0

@@ -22,7 +22,7 @@ from pulsar_ray.errors import (
     WrongNode,
     error_from,
 )
-from pulsar_ray.lane.completion import Completion
+from pulsar_ray.lane.waiting import Completion
 from pulsar_ray.model.enums import ProducerAccessMode
 from pulsar_ray.session.requests import NO_BLOCK, NO_EPOCH, OpenProducer, ProducerOpened, PublishFailed
 from pulsar_ray.transport.carriers import Connection

@@ -39,7 +39,7 @@ from pulsar_ray.errors import (
     ProducerQueueIsFull,
     WrongNode,
 )
-from pulsar_ray.lane.callback_threads import HERE, ensure_may_wait
+from pulsar_ray.lane.waiting import HERE, ensure_may_wait
 from pulsar_ray.model.message_id import MessageId
 
 FOREVER_S = 1e9

@@ -8,7 +8,7 @@ from typing import Any
 from pulsar_ray.client.producer.blocks.send_callbacks import ErrorCallback
 from pulsar_ray.client.producer.partition_producer import PartitionProducer
 from pulsar_ray.errors import PulsarException, Timeout
-from pulsar_ray.lane.completion import Completion
+from pulsar_ray.lane.waiting import Completion
 from pulsar_ray.model.message_id import MessageId
 
 

@@ -13,9 +13,15 @@ from pulsar_ray.dispatch.key_shared.sticky_key import (
     slots_of_encoded,
     sticky_key,
 )
-from pulsar_ray.format.block import ARROW, ENCRYPTED, BlockHeader, parse_block_header
+from pulsar_ray.format.block import (
+    ARROW,
+    ENCRYPTED,
+    KEY_COLUMN,
+    ORDERING_KEY_COLUMN,
+    BlockHeader,
+    parse_block_header,
+)
 from pulsar_ray.format.checksum import Buffer
-from pulsar_ray.format.columns import KEY_COLUMN, ORDERING_KEY_COLUMN
 from pulsar_ray.format.compression import decompress
 from pulsar_ray.numpy_on_demand import np
 

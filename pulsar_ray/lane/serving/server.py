@@ -7,10 +7,13 @@ import contextlib
 import errno
 import logging
 import os
+import resource
 import secrets
 import socket
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from pulsar_ray.closed_places import is_trusted_user, make_closed_directory
 from pulsar_ray.errors import (
@@ -20,17 +23,169 @@ from pulsar_ray.errors import (
     TooManyConnections,
 )
 from pulsar_ray.format.block_memory import BlockMemory
-from pulsar_ray.lane.address import LaneAddress, TcpAddress, UnixAddress, configure_socket
-from pulsar_ray.lane.hello import HelloFields, SessionDecision, encode_error
-from pulsar_ray.lane.limits import LaneLimits
-from pulsar_ray.lane.peer import PeerCredentials, is_abandoned, peer_credentials
-from pulsar_ray.lane.serving.connection_limits import ConnectionLimits, UnprovenConnections, file_limit
-from pulsar_ray.lane.serving.listener import Listener
-from pulsar_ray.lane.serving.receive_budget import ReceiveBudget
-from pulsar_ray.lane.serving.server_lane import LaneHandler, ServerLane
+from pulsar_ray.lane.address import (
+    LaneAddress,
+    PeerCredentials,
+    TcpAddress,
+    UnixAddress,
+    configure_socket,
+    is_abandoned,
+    peer_credentials,
+)
+from pulsar_ray.lane.handshake import HelloFields, LaneLimits, SessionDecision, encode_error
+from pulsar_ray.lane.serving.server_lane import LaneHandler, ReceiveBudget, ServerLane
 from pulsar_ray.session.packet import STAGING_BYTES
 
 logger = logging.getLogger(__name__)
+
+
+PAUSE_S = 0.5
+_AT_ONCE = 64
+"""Others on the loop get their turn in between."""
+
+
+class Listener:
+    """Gives the sockets of new connections to `accepted`, which owns them from then on.
+
+    All on the loop.
+
+    An event loop's own server closes its listening socket when a process has no file descriptor left. Here
+    nothing is accepted for a moment, and the rest waits in the socket's backlog. The socket is listening.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, sock: socket.socket, accepted: Callable[[socket.socket], None]
+    ) -> None:
+        self._loop = loop
+        self._socket = sock
+        self._accepted = accepted
+        self._pause: asyncio.TimerHandle | None = None
+        self._is_short = False
+        sock.setblocking(False)
+        self._listen()
+
+    def close(self) -> None:
+        """Accept nothing more and close the socket; repeats are harmless."""
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket)
+            self._socket.close()
+
+    def _listen(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._socket, self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                connection, _address = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                # EMFILE, ENFILE, ENOBUFS, ENOMEM; on Linux also errors of the one connection's network.
+                self._wait_a_moment(error)
+                return
+            self._is_short = False
+            connection.setblocking(False)
+            self._accepted(connection)
+
+    def _wait_a_moment(self, error: OSError) -> None:
+        if not self._is_short:
+            self._is_short = True
+            logger.error(
+                "no connection can be accepted: %s; trying again every %s s (ulimit -n bounds open files)",
+                error,
+                PAUSE_S,
+            )
+        self._loop.remove_reader(self._socket)
+        self._pause = self._loop.call_later(PAUSE_S, self._listen)
+
+
+# Where there are too many, the oldest that has not proved itself goes.
+
+T = TypeVar("T", bound=Hashable)
+
+_FILES_PER_LANE = 2
+"""A socket, and the pidfd that shows the death of its peer."""
+_MOST_UNPROVEN = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """The bounds on one actor's connections.
+
+    Half of its files stay for its data and for Ray.
+    """
+
+    proven: int
+    """Clients that have shown their token, by whatever carrier they are connected."""
+    unproven: int
+    """Connections that have not yet: an eighth of the files."""
+    unproven_of_peer: int
+    """Of one process or one host."""
+
+    @classmethod
+    def of(cls, file_limit: int) -> ConnectionLimits:
+        """The bounds for a process that may open so many files."""
+        unproven = max(8, min(_MOST_UNPROVEN, file_limit // 8))
+        return cls(max(8, file_limit * 3 // 8 // _FILES_PER_LANE), unproven, max(4, unproven // 2))
+
+
+def file_limit() -> int:
+    """How many files this process may have open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft if soft != resource.RLIM_INFINITY else 1 << 20
+
+
+def raise_file_limit() -> None:
+    """Let this process open as many files as an unprivileged one may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):  # a hard limit above what the kernel has by now
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+class UnprovenConnections(Generic[T]):
+    """Connections that have not shown their token, in the order in which they came."""
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self._limits = limits
+        self._peers: dict[T, Hashable] = {}
+        self._by_peer: dict[Hashable, dict[T, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._peers)
+
+    def add(self, connection: T, peer: Hashable) -> T | None:
+        """A connection came.
+
+        The oldest one of its peer, or of all, is returned where there are too many: it is forgotten and has
+        to go.
+        """
+        of_peer = self._by_peer.setdefault(peer, {})
+        oldest = None
+        if len(of_peer) >= self._limits.unproven_of_peer:
+            oldest = next(iter(of_peer))
+        elif len(self._peers) >= self._limits.unproven:
+            oldest = next(iter(self._peers))
+        of_peer[connection] = None
+        self._peers[connection] = peer
+        if oldest is not None:
+            self.remove(oldest)
+        return oldest
+
+    def remove(self, connection: T) -> None:
+        """A connection is proven, or gone; harmless for one that is not here."""
+        if connection not in self._peers:
+            return
+        peer = self._peers.pop(connection)
+        of_peer = self._by_peer[peer]
+        del of_peer[connection]
+        if not of_peer:
+            del self._by_peer[peer]
+
 
 _MAX_SOCKET_PATH_BYTES = 107
 _BACKLOG = 512

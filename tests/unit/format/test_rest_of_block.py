@@ -6,8 +6,7 @@ import pytest
 
 from pulsar_ray.format.delivery_times import delivery_times, encode_times
 from pulsar_ray.format.metadata import BlockMetadata
-from pulsar_ray.format.payload import decode_block, encode_batch, encode_rows
-from pulsar_ray.format.rest_of_block import rest_of_block
+from pulsar_ray.format.payload import decode_block, encode_batch, encode_rows, rest_of_block
 
 TIMES = [5, None, 7, 9]
 

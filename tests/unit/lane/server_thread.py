@@ -14,12 +14,11 @@ import uvloop
 
 from pulsar_ray.errors import PulsarException, SessionLost
 from pulsar_ray.lane.address import TcpAddress, UnixAddress
-from pulsar_ray.lane.completion import Completion
 from pulsar_ray.lane.connection import LaneConnection
-from pulsar_ray.lane.hello import TOKEN_BYTES, HelloFields, SessionDecision
-from pulsar_ray.lane.limits import LaneLimits
+from pulsar_ray.lane.handshake import TOKEN_BYTES, HelloFields, LaneLimits, SessionDecision
 from pulsar_ray.lane.serving.server import LaneServer
 from pulsar_ray.lane.serving.server_lane import ServerLane
+from pulsar_ray.lane.waiting import Completion
 from pulsar_ray.session.packet import Packet, encode_packet
 
 T = TypeVar("T")

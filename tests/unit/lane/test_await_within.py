@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_ray.lane.await_within import within
+from pulsar_ray.lane.waiting import within
 from tests.conformance.event_loop import on_a_loop, turns
 
 SOON_S = 0.001

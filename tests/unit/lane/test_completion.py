@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from pulsar_ray.lane.completion import Completion
+from pulsar_ray.lane.waiting import Completion
 
 WAIT_S = 20.0
 

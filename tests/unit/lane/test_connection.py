@@ -21,10 +21,10 @@ from pulsar_ray.errors import (
     SessionLost,
 )
 from pulsar_ray.lane.address import LaneAddress, TcpAddress, UnixAddress
-from pulsar_ray.lane.completion import Completion
 from pulsar_ray.lane.connection import LaneConnection
+from pulsar_ray.lane.handshake import LaneLimits
 from pulsar_ray.lane.io_thread import IoThread
-from pulsar_ray.lane.limits import LaneLimits
+from pulsar_ray.lane.waiting import Completion
 from pulsar_ray.session import packet as packet_module
 from pulsar_ray.session.packet import Packet, encode_packet
 from pulsar_ray.testing.waiting import wait_until

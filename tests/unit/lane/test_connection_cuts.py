@@ -12,8 +12,8 @@ import pytest
 
 from pulsar_ray.errors import PulsarException, SessionLost, Timeout
 from pulsar_ray.lane.connection import LaneConnection
+from pulsar_ray.lane.handshake import LaneLimits
 from pulsar_ray.lane.io_thread import IoThread
-from pulsar_ray.lane.limits import LaneLimits
 from pulsar_ray.session.packet import Packet, encode_packet
 from pulsar_ray.testing.faults import DOWN, UP, LaneCutter
 from tests.unit.lane.server_thread import ECHO, HELLO_FIELDS, SWALLOW, Receiver, ServerThread, echo

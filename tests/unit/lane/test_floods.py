@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pulsar_ray.lane.address import TcpAddress, UnixAddress
-from pulsar_ray.lane.serving.listener import Listener
+from pulsar_ray.lane.serving.server import Listener
 from pulsar_ray.session.packet import encode_packet
 from pulsar_ray.testing.waiting import wait_until
 from tests.unit.lane.server_thread import DEADLINE_S, ECHO, ServerThread
@@ -102,7 +102,7 @@ class ShortOfFiles:
 def test_a_process_without_a_free_file_accepts_again_later(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pulsar_ray.lane.serving.listener.PAUSE_S", 0.01)
+    monkeypatch.setattr("pulsar_ray.lane.serving.server.PAUSE_S", 0.01)
     sockets: list[ShortOfFiles] = []
 
     class ShortListener(Listener):

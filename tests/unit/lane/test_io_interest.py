@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from pulsar_ray.lane.io_interest import IoInterest
+from pulsar_ray.lane.io_thread import IoInterest
 
 
 class Epoll:

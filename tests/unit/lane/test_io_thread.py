@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from pulsar_ray.lane.completion import Completion
 from pulsar_ray.lane.io_thread import IoThread
+from pulsar_ray.lane.waiting import Completion
 from tests.unit.lane.server_thread import DEADLINE_S, Journal
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pulsar_ray.errors import AlreadyClosed, ConnectError, PulsarException, SessionLost
-from pulsar_ray.lane.completion import Completion
 from pulsar_ray.lane.loop_connection import LoopConnection
+from pulsar_ray.lane.waiting import Completion
 from pulsar_ray.session.packet import Packet, encode_packet
 from pulsar_ray.testing.waiting import wait_until
 from tests.unit.lane.server_thread import (

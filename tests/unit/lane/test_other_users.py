@@ -13,10 +13,9 @@ import pytest
 import uvloop
 
 from pulsar_ray.errors import UntrustedPath
-from pulsar_ray.lane.address import UnixAddress
+from pulsar_ray.lane.address import UnixAddress, check_listener, is_abandoned
 from pulsar_ray.lane.connection import LaneConnection
 from pulsar_ray.lane.loop_connection import LoopConnection
-from pulsar_ray.lane.peer import check_listener, is_abandoned
 from tests.other_user import SOMEBODY, listening, needs_root
 from tests.unit.lane.server_thread import HELLO_FIELDS, Receiver, ServerThread
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from pulsar_ray.errors import SessionLost
-from pulsar_ray.lane.completion import Completion
 from pulsar_ray.lane.connection import LaneConnection
 from pulsar_ray.lane.io_thread import IoThread
+from pulsar_ray.lane.waiting import Completion
 from pulsar_ray.session.packet import encode_packet
 from tests.unit.lane.server_thread import ECHO, HELLO_FIELDS, Receiver, ServerThread, soon
 

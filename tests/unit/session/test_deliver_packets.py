@@ -7,8 +7,8 @@ import random
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.model.row_sets import from_wire, span, to_wire
-from pulsar_ray.session.deliver_packets import DeliverEncoder
 from pulsar_ray.session.packet import decode_packet
+from pulsar_ray.session.packet_encoders import DeliverEncoder
 from pulsar_ray.session.requests import Deliver, decode_request, encode_request
 
 

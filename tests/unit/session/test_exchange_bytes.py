@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_ray.errors import ProtocolError
-from pulsar_ray.session.exchange_bytes import (
+from pulsar_ray.session.tunnel import (
     ExchangeCall,
     pack_answer,
     pack_call,

@@ -8,7 +8,7 @@ import pytest
 
 from pulsar_ray.errors import ProtocolError
 from pulsar_ray.session.packet import MAX_FIELDS_BYTES
-from pulsar_ray.session.packet_encoder import PacketEncoder
+from pulsar_ray.session.packet_encoders import PacketEncoder
 from pulsar_ray.session.requests import Advanced, Receipt, encode_request
 
 SEED = 11

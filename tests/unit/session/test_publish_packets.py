@@ -6,7 +6,7 @@ import pytest
 
 from pulsar_ray.errors import ProtocolError
 from pulsar_ray.session.packet import Packet, decode_packet
-from pulsar_ray.session.publish_packets import RECEIPT, PublishPackets, receipts_by_producer
+from pulsar_ray.session.packet_encoders import RECEIPT, PublishPackets, receipts_by_producer
 from pulsar_ray.session.requests import Publish, Receipt, decode_request, encode_request
 
 

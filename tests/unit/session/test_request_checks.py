@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from pulsar_ray.errors import ProtocolError
 from pulsar_ray.session.packet import decode_packet
-from pulsar_ray.session.request_checks import check_request
 from pulsar_ray.session.requests import (
     PACKET_TYPES,
     Acknowledge,
@@ -28,6 +27,7 @@ from pulsar_ray.session.requests import (
     RedeliverUnacknowledged,
     Request,
     Unreadable,
+    check_request,
     decode_request,
     encode_request,
 )

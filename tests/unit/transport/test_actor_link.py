@@ -21,7 +21,7 @@ from pulsar_ray.errors import (
     Timeout,
     WrongNode,
 )
-from pulsar_ray.lane.completion import Completion
+from pulsar_ray.lane.waiting import Completion
 from pulsar_ray.session.packet import Packet, decode_packet
 from pulsar_ray.session.requests import (
     Call,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from pulsar_ray.lane.completion import Completion
-from pulsar_ray.transport.carrier_waiters import CarrierWaiters
+from pulsar_ray.lane.waiting import Completion
+from pulsar_ray.transport.endpoint import CarrierWaiters
 
 WAIT_S = 20.0
 

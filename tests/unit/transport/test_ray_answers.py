@@ -10,8 +10,7 @@ import ray
 import ray.exceptions as ray_errors
 
 from pulsar_ray.errors import AlreadyClosed, BrokerPersistenceError, Timeout
-from pulsar_ray.transport.ray_calls import ClientCalls, RayCalls
-from pulsar_ray.transport.ray_errors import translated
+from pulsar_ray.transport.ray_calls import ClientCalls, RayCalls, translated
 
 
 def test_an_actor_whose_disk_is_full_is_a_typed_error() -> None:

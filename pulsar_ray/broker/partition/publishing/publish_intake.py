@@ -61,7 +61,7 @@ from pulsar_ray.managed_ledger.log.producer_incarnations import (
 from pulsar_ray.managed_ledger.log.producer_sequences import ProducerSequences
 from pulsar_ray.model.message_id import DUPLICATE, Position
 from pulsar_ray.model.traffic import IncomingTraffic
-from pulsar_ray.session.packet_encoder import PacketEncoder
+from pulsar_ray.session.packet_encoders import PacketEncoder
 from pulsar_ray.session.requests import PublishFailed, Receipt, encode_request
 from pulsar_ray.session.session_table import Session
 

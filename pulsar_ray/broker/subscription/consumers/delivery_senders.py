@@ -16,7 +16,7 @@ from pulsar_ray.errors import PulsarException
 from pulsar_ray.ledger.reader import SegmentGone, SegmentReader
 from pulsar_ray.ledger.segment_file import segment_name
 from pulsar_ray.managed_ledger.log.trimmed_ledgers import last_trimmed_ledger
-from pulsar_ray.session.deliver_packets import DeliverEncoder
+from pulsar_ray.session.packet_encoders import DeliverEncoder
 from pulsar_ray.session.session_table import Carrier, Session
 
 MAX_GRANTS_PER_PACKET = 512

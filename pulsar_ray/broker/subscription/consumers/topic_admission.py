@@ -10,7 +10,7 @@ from pulsar_ray.broker.subscription.log.partition_link import PartitionLink
 from pulsar_ray.broker.subscription.open_subscription import OpenSubscription
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.errors import PulsarException
-from pulsar_ray.lane.await_within import within
+from pulsar_ray.lane.waiting import within
 from pulsar_ray.session.requests import OpenConsumer
 from pulsar_ray.transport.cluster import SubscriptionRequest
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.errors import PulsarException
-from pulsar_ray.lane.await_within import within
+from pulsar_ray.lane.waiting import within
 from pulsar_ray.model.message_id import Position
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint
 from pulsar_ray.broker.subscription.consumers.delivery_senders import MAX_BODY_BYTES, MAX_GRANTS_PER_PACKET
 from pulsar_ray.dispatch.grant import Grant
-from pulsar_ray.session.deliver_packets import DeliverEncoder
+from pulsar_ray.session.packet_encoders import DeliverEncoder
 from pulsar_ray.session.session_table import Session
 
 MAX_UNSENT_BYTES = 8 * 1024 * 1024

@@ -20,10 +20,10 @@ from pulsar_ray.broker.subscription.subscription_parts import DispatcherContext
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.non_persistent import NonPersistentDispatcher
 from pulsar_ray.errors import OperationNotSupported, PulsarException, SubscriptionNotFound
-from pulsar_ray.lane.await_within import within
+from pulsar_ray.lane.waiting import within
 from pulsar_ray.model.message_id import EARLIEST
 from pulsar_ray.model.registrations import check_new_name
-from pulsar_ray.session.deliver_packets import DeliverEncoder
+from pulsar_ray.session.packet_encoders import DeliverEncoder
 from pulsar_ray.session.requests import Follow, OpenConsumer, Pushed
 from pulsar_ray.session.session_table import Session
 from pulsar_ray.transport.cluster import AttachReply, SubscriptionRequest

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pulsar_ray.errors import PulsarException
-from pulsar_ray.format.rest_of_block import rest_of_block
+from pulsar_ray.format.payload import rest_of_block
 from pulsar_ray.managed_ledger.log.producer_incarnations import WINDOW_BLOCKS
 from pulsar_ray.model.metric_catalogue import CLIENT_SEND_LATENCY
 from pulsar_ray.model.traffic import BucketCounts

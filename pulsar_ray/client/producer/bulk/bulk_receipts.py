@@ -10,7 +10,7 @@ from typing import Any
 
 from pulsar_ray.client.endpoint.endpoint_link import EndpointLink
 from pulsar_ray.errors import PulsarException, Result, Timeout
-from pulsar_ray.lane.completion import Completion
+from pulsar_ray.lane.waiting import Completion
 from pulsar_ray.model.message_id import MessageId
 
 logger = logging.getLogger(__name__)

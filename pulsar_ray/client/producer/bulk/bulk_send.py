@@ -33,7 +33,7 @@ from pulsar_ray.client.producer.routing import BatchTurnsRouter, CustomRouter, R
 from pulsar_ray.client.producer.send_arguments import check_not_absurd, message_fields
 from pulsar_ray.errors import OperationNotSupported, PulsarException
 from pulsar_ray.format.arrow_payload import encode_rows
-from pulsar_ray.format.columns import KEY_COLUMN, ORDERING_KEY_COLUMN
+from pulsar_ray.format.block import KEY_COLUMN, ORDERING_KEY_COLUMN
 from pulsar_ray.format.delivery_times import encode_times
 from pulsar_ray.format.metadata import BlockMetadata, encode_producer_name
 from pulsar_ray.format.payload import encode_batch, encode_table

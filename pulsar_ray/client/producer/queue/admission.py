@@ -8,8 +8,8 @@ from pulsar_ray.client.producer.queue.partition_access import PartitionAccess
 from pulsar_ray.client.producer.queue.partition_turn import PartitionTurn
 from pulsar_ray.client.producer.queue.send_room import SendRoom
 from pulsar_ray.errors import ProducerQueueIsFull
-from pulsar_ray.lane.callback_threads import may_wait
-from pulsar_ray.lane.timers import Timers
+from pulsar_ray.lane.io_thread import Timers
+from pulsar_ray.lane.waiting import may_wait
 
 
 class Admission:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from pulsar_ray.client.producer.blocks.batch_builder import BatchBuilder
-from pulsar_ray.lane.timers import Timers
+from pulsar_ray.lane.io_thread import Timers
 
 _SHORTEST_S = 0.0005
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from pulsar_ray.client.endpoint.endpoint_link import EndpointLink
 from pulsar_ray.client.producer.blocks.unconfirmed_blocks import UnconfirmedBlock
-from pulsar_ray.session.publish_packets import PublishPackets
+from pulsar_ray.session.packet_encoders import PublishPackets
 from pulsar_ray.transport.carriers import Connection
 
 

@@ -6,8 +6,8 @@ import threading
 from collections import deque
 
 from pulsar_ray.client.producer.blocks.unconfirmed_blocks import UnconfirmedBlock
-from pulsar_ray.lane.callback_threads import HERE
-from pulsar_ray.lane.timers import LoopTimers
+from pulsar_ray.lane.io_thread import LoopTimers
+from pulsar_ray.lane.waiting import HERE
 
 
 class CallbackQueue:

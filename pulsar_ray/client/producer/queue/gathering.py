@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from pulsar_ray.client.producer.blocks.unconfirmed_blocks import UnconfirmedBlocks
 from pulsar_ray.client.producer.queue.callback_queue import CallbackQueue
-from pulsar_ray.lane.timers import Timers
+from pulsar_ray.lane.io_thread import Timers
 
 IN_FLIGHT_UNBATCHED = 2
 """Without batching, messages gather into one block while so many blocks are under way."""

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import uvloop
 
 from pulsar_ray.broker.serving.owner_loop import OwnerLoop
-from pulsar_ray.lane.await_within import within
+from pulsar_ray.lane.waiting import within
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from typing import Any
 
 from pulsar_ray.client.consumer.waiting_receivers import FutureReceiver, Receiver, WaitingReceivers
 from pulsar_ray.errors import AlreadyClosed
-from pulsar_ray.lane.callback_threads import may_wait
+from pulsar_ray.lane.waiting import may_wait
 
 MESSAGE: Any = "a message"
 ORIGIN: Any = "where it came from"

@@ -9,12 +9,11 @@ from typing import Any
 from pulsar_ray.errors import NotConnected, PulsarException, SessionLost, WrongNode
 from pulsar_ray.format.block import BlockHeader, parse_block_header
 from pulsar_ray.lane.connection import Awaited
-from pulsar_ray.lane.timers import LoopTimers
+from pulsar_ray.lane.io_thread import LoopTimers
 from pulsar_ray.session.packet import Buffer, decode_packet
 from pulsar_ray.session.requests import ProducerOpened, Request
 from pulsar_ray.transport.cluster import AttachReply
-from pulsar_ray.transport.endpoint import Endpoint
-from pulsar_ray.transport.pending_requests import Reply
+from pulsar_ray.transport.endpoint import Endpoint, Reply
 
 ATTACHED = AttachReply(1, 1, b"", 5, None, None, ("", ""), "/a", 1, {})
 Rows = list[tuple[int, int, int, int, int]]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import random
 
-from pulsar_ray.lane.serving.connection_limits import ConnectionLimits, UnprovenConnections
+from pulsar_ray.lane.serving.server import ConnectionLimits, UnprovenConnections
 
 ROOM = ConnectionLimits(proven=100, unproven=6, unproven_of_peer=3)
 

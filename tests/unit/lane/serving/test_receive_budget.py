@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from pulsar_ray.lane.serving.receive_budget import ReceiveBudget
+from pulsar_ray.lane.serving.server_lane import ReceiveBudget
 
 
 class StubLane:

@@ -27,10 +27,8 @@ from pulsar_ray.errors import (
     SessionLost,
     Timeout,
 )
-from pulsar_ray.lane.address import set_kernel_timeout
-from pulsar_ray.lane.hello import HelloFields, SessionDecision, encode_hello, parse_error
-from pulsar_ray.lane.limits import LaneLimits
-from pulsar_ray.lane.peer import PeerCredentials
+from pulsar_ray.lane.address import PeerCredentials, set_kernel_timeout
+from pulsar_ray.lane.handshake import HelloFields, LaneLimits, SessionDecision, encode_hello, parse_error
 from pulsar_ray.lane.serving.server import LaneServer
 from pulsar_ray.lane.serving.server_lane import ServerLane
 from pulsar_ray.session.packet import ERROR, WELCOME, Packet, PacketParser, encode_packet

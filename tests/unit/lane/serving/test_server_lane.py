@@ -10,10 +10,8 @@ import pytest
 
 from pulsar_ray.errors import ProtocolError, PulsarException, SessionLost, Timeout
 from pulsar_ray.format.block_memory import BlockMemory
-from pulsar_ray.lane.hello import HelloFields, SessionDecision, encode_hello, parse_error
-from pulsar_ray.lane.limits import LaneLimits
-from pulsar_ray.lane.serving.receive_budget import ReceiveBudget
-from pulsar_ray.lane.serving.server_lane import ServerLane
+from pulsar_ray.lane.handshake import HelloFields, LaneLimits, SessionDecision, encode_hello, parse_error
+from pulsar_ray.lane.serving.server_lane import ReceiveBudget, ServerLane
 from pulsar_ray.session.packet import (
     ERROR,
     STAGING_BYTES,

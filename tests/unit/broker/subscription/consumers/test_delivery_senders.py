@@ -19,7 +19,7 @@ from pulsar_ray.broker.subscription.consumers.delivery_senders import (
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.errors import CorruptData
-from pulsar_ray.lane.serving.drain_signal import DrainSignal
+from pulsar_ray.lane.serving.server_lane import DrainSignal
 from pulsar_ray.ledger.reader import SegmentGone
 
 

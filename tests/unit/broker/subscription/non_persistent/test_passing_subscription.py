@@ -13,8 +13,8 @@ from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.non_persistent import NonPersistentDispatcher
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.model.enums import ConsumerType
-from pulsar_ray.session.deliver_packets import DeliverEncoder
 from pulsar_ray.session.packet import decode_packet
+from pulsar_ray.session.packet_encoders import DeliverEncoder
 from pulsar_ray.session.requests import (
     Acknowledge,
     ConsumerOpened,

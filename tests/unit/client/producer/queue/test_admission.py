@@ -17,7 +17,7 @@ from pulsar_ray.client.producer.queue.partition_turn import PartitionTurn
 from pulsar_ray.client.producer.queue.send_room import MAX_UNCONFIRMED_BYTES, SendRoom
 from pulsar_ray.client.producer.routing import BatchTurnsRouter
 from pulsar_ray.errors import AlreadyClosed, ProducerQueueIsFull, Timeout, WrongNode
-from pulsar_ray.lane.callback_threads import running_callbacks
+from pulsar_ray.lane.waiting import running_callbacks
 from tests.unit.client.producer.publishing_link import ManualTimers, PublishingLink, opened
 
 
