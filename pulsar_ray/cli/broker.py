@@ -11,7 +11,7 @@ import click
 
 from pulsar_ray.broker.catalog.founding import StartPermission
 from pulsar_ray.cli.console import INTERRUPTED, say, write_line
-from pulsar_ray.cli.finite_range import FiniteRange
+from pulsar_ray.cli.parameters import FiniteRange
 from pulsar_ray.cli.standalone import serve
 from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.cli.watching.progress import ShownProgress, progress

@@ -1,12 +1,17 @@
-"""Where commands write: results to standard output, everything else to standard error."""
+"""Where commands write, and where Ctrl-C does no harm.
+
+Results go to standard output, everything else to standard error.
+"""
 
 from __future__ import annotations
 
 import errno
 import logging
+import signal
 import sys
 import unicodedata
-from typing import NoReturn
+from types import FrameType
+from typing import Any, NoReturn
 
 import click
 from rich.console import Console
@@ -120,3 +125,33 @@ def size(count: float) -> str:
             return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
         count /= 1000
     return f"{count:,.1f} TB"
+
+
+class Interrupt:
+    """While entered, Ctrl-C raises KeyboardInterrupt only in `check` or while `is_waiting`.
+
+    So it cannot come between two steps that belong together, as printing and acknowledging. A second Ctrl-C
+    raises wherever it comes.
+    """
+
+    def __init__(self) -> None:
+        self.is_waiting = False
+        self._asked = False
+        self._before: Any = None
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        if self.is_waiting or self._asked:
+            raise KeyboardInterrupt
+        self._asked = True
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if Ctrl-C came."""
+        if self._asked:
+            raise KeyboardInterrupt
+
+    def __enter__(self) -> Interrupt:
+        self._before = signal.signal(signal.SIGINT, self._on_signal)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pulsar_ray.broker.subscription.delayed.delayed_tracker import index_directory
-from pulsar_ray.errors import BrokerPersistenceError, CorruptData, InvalidConfiguration
+from pulsar_ray.errors import BrokerPersistenceError, CorruptData, InvalidConfiguration, NotOurDataDirectory
 from pulsar_ray.format.segment import SEGMENT_HEADER_SIZE
 from pulsar_ray.ledger.directory_owner import read_epoch_slots
 from pulsar_ray.ledger.disk import SYSTEM_DISK, create_closed, make_closed
@@ -33,9 +33,31 @@ from pulsar_ray.managed_ledger.cursor.cursor_store import LOG_NAME as CURSOR
 from pulsar_ray.managed_ledger.delayed.delayed_index import LOG_NAME as DELAYED_INDEX
 from pulsar_ray.managed_ledger.log.manifest.manifest_log import MANIFEST, read_manifest
 from pulsar_ray.managed_ledger.log.partition_directories import partition_numbers
-from pulsar_ray.managed_ledger.store.store_directory import close_to_others
-from pulsar_ray.managed_ledger.store.store_identity import CATALOG_FILE, read_identity, write_identity
+from pulsar_ray.managed_ledger.store.store_directory import close_to_others, holding_alone
+from pulsar_ray.managed_ledger.store.store_identity import (
+    CATALOG_FILE,
+    StoreIdentity,
+    read_identity,
+    write_identity,
+)
 from pulsar_ray.managed_ledger.store.wake_times import NOTE
+
+
+def adopt_copy(path: Path) -> tuple[StoreIdentity, bool]:
+    """Take the mark of a copy away, durably.
+
+    Returns the identity, and whether it was a copy. It goes on as the store and the cluster that it is a copy
+    of. Raises NotOurDataDirectory, DataDirectoryInUse, CorruptData, UnsupportedFormatVersion, OSError.
+    """
+    if read_identity(path) is None:
+        raise NotOurDataDirectory(f"{path} has no store.json: a backup that was broken off, or none")
+    with holding_alone(path, f"pulsar-ray adopt, process {os.getpid()}"):
+        identity = read_identity(path)
+        assert identity is not None
+        if not identity.copied_ms:
+            return identity, False
+        return write_identity(path, dataclasses.replace(identity, copied_ms=0, is_of_ray_cluster=False)), True
+
 
 _TRIES = 20
 """A partition is copied again if ledgers are trimmed, or files replaced, under the copy."""

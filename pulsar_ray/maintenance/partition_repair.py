@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -14,18 +15,63 @@ from pulsar_ray.broker.subscription.delayed.delayed_tracker import index_directo
 from pulsar_ray.errors import CorruptData
 from pulsar_ray.format.segment import SEGMENT_HEADER_SIZE, SegmentHeader
 from pulsar_ray.ledger.directory_owner import DirectoryOwner
-from pulsar_ray.ledger.disk import SYSTEM_DISK
+from pulsar_ray.ledger.disk import SYSTEM_DISK, create_closed, make_closed
 from pulsar_ray.ledger.owner_lock import take_free_lock
 from pulsar_ray.ledger.reader import SegmentReader
 from pulsar_ray.ledger.segment_file import SegmentInfo
-from pulsar_ray.maintenance.cursor_rebuild import salvaged_cursor, write_cursor
 from pulsar_ray.maintenance.damage import Damage, Kind
-from pulsar_ray.maintenance.manifest_rebuild import RebuiltManifest, rebuild_manifest
-from pulsar_ray.maintenance.set_aside import SetAside
+from pulsar_ray.maintenance.rebuilding import RebuiltManifest, rebuild_manifest, salvaged_cursor, write_cursor
 from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory
 from pulsar_ray.managed_ledger.log.manifest.manifest_log import ManifestContent, read_manifest
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import Subscription, TopicIdentity
 from pulsar_ray.managed_ledger.log.unlisted_segments import take_unlisted
+
+SET_ASIDE = "repaired"
+"""Below the data directory; each repair has a directory there, named by its time."""
+
+
+class SetAside:
+    """The place of one repair's former files; made with the first of them.
+
+    A file keeps its path below the data directory.
+    """
+
+    def __init__(self, data_directory: Path, name: str) -> None:
+        self._root = data_directory
+        self.path = data_directory / SET_ASIDE / name
+
+    def place_of(self, path: Path) -> Path:
+        """Where a file's former bytes are kept."""
+        return self.path / path.relative_to(self._root)
+
+    def keep(self, path: Path) -> None:
+        """Keep a file durably; it may be replaced then, but not written to."""
+        kept = self.place_of(path)
+        make_closed(kept.parent)
+        if not kept.exists():
+            try:
+                kept.hardlink_to(path)
+            except OSError:
+                shutil.copy2(path, kept)
+        SYSTEM_DISK.fsync_dir(kept.parent)
+
+    def take(self, path: Path) -> None:
+        """Move a file or directory here."""
+        kept = self.place_of(path)
+        make_closed(kept.parent)
+        os.replace(path, kept)
+        SYSTEM_DISK.fsync_dir(kept.parent)
+        SYSTEM_DISK.fsync_dir(path.parent)
+
+    def keep_front(self, path: Path, length: int) -> None:
+        """Keep the first bytes of a file, which may be written over then."""
+        kept = self.place_of(path).with_name(f"{path.name}.front")
+        make_closed(kept.parent)
+        with path.open("rb") as source, create_closed(kept) as file:
+            file.write(source.read(length))
+            file.flush()
+            os.fsync(file.fileno())
+        SYSTEM_DISK.fsync_dir(kept.parent)
 
 
 @dataclass(frozen=True)

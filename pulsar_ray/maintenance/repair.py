@@ -17,9 +17,8 @@ from pulsar_ray.maintenance.catalog_check import reading_catalog
 from pulsar_ray.maintenance.damage import Damage, Findings, Kind
 from pulsar_ray.maintenance.damage_cut import cuts_of
 from pulsar_ray.maintenance.partition_check import check_partition
-from pulsar_ray.maintenance.partition_repair import Repair, repairs_of
+from pulsar_ray.maintenance.partition_repair import Repair, SetAside, repairs_of
 from pulsar_ray.maintenance.segment_check import Progress
-from pulsar_ray.maintenance.set_aside import SetAside
 from pulsar_ray.maintenance.verify import (
     LEDGERS,
     check_catalog_of,

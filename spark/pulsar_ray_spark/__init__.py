@@ -9,7 +9,7 @@ from pulsar_ray_spark.lazy_modules import import_lazily
 if TYPE_CHECKING:
     from pulsar_ray.data.planning.plan import AtSubscription, AtTime
     from pulsar_ray_spark.handover import release, releasing
-    from pulsar_ray_spark.landing.cleaning import clean_landing
+    from pulsar_ray_spark.landing.checkpoint import clean_landing
     from pulsar_ray_spark.landing.land import drop_landing, land
     from pulsar_ray_spark.landing.landing import Landing
     from pulsar_ray_spark.landing.reading import read_landing
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pulsar_ray_spark.schema import MESSAGE_SCHEMA
     from pulsar_ray_spark.session import start, stop
     from pulsar_ray_spark.streaming.query import StreamingQuery
-    from pulsar_ray_spark.streaming.query_names import drop_query
+    from pulsar_ray_spark.streaming.query_topics import drop_query
     from pulsar_ray_spark.streaming.stream_reader import read_stream
     from pulsar_ray_spark.writing import Written, forget_writes, write
 
@@ -51,9 +51,9 @@ _MODULES = {
     "MESSAGE_SCHEMA": "pulsar_ray_spark.schema",
     "StreamingQuery": "pulsar_ray_spark.streaming.query",
     "Written": "pulsar_ray_spark.writing",
-    "clean_landing": "pulsar_ray_spark.landing.cleaning",
+    "clean_landing": "pulsar_ray_spark.landing.checkpoint",
     "drop_landing": "pulsar_ray_spark.landing.land",
-    "drop_query": "pulsar_ray_spark.streaming.query_names",
+    "drop_query": "pulsar_ray_spark.streaming.query_topics",
     "forget_writes": "pulsar_ray_spark.writing",
     "land": "pulsar_ray_spark.landing.land",
     "read": "pulsar_ray_spark.reading",

@@ -16,16 +16,21 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from pulsar_ray.data.planning.broker_planner import BrokerPlanner
-from pulsar_ray.data.planning.lost_ranges import check_nothing_lost
-from pulsar_ray.data.planning.plan import BoundArgument, RangePlanner, ReadRange, Topics, as_bound, as_topics
-from pulsar_ray.data.reading.block_schema import BLOCK_SCHEMA
-from pulsar_ray.data.reading.message_columns import as_columns, block_columns
+from pulsar_ray.data.planning.plan import (
+    BoundArgument,
+    RangePlanner,
+    ReadRange,
+    Topics,
+    as_bound,
+    as_topics,
+    check_nothing_lost,
+)
+from pulsar_ray.data.reading.block_schema import BLOCK_SCHEMA, as_columns, block_columns
 from pulsar_ray.data.reading.readers import READERS, BlockForm
 from pulsar_ray.data.reading.rows import BLOCK_BYTES, check_block_bytes, ipc_stream
-from pulsar_ray_spark.existing_session import check_session
 from pulsar_ray_spark.handover import frame_of_blocks, hand_over, releasing
 from pulsar_ray_spark.partitions import partitions_of
-from pulsar_ray_spark.running import naming_a_stop
+from pulsar_ray_spark.running import check_session, naming_a_stop
 from pulsar_ray_spark.schema import as_messages, block_struct
 from pulsar_ray_spark.value_form import AS_STORED, Bytes, Mode, ValueForm, as_value_form
 

@@ -28,13 +28,11 @@ from pulsar_ray.launch.connect import connect
 from pulsar_ray.launch.listeners import is_loopback
 from pulsar_ray.transport.this_ray import node_address, ray_job
 from pulsar_ray_spark.errors import JavaNotFound, SparkAlreadyRunning, SparkNotStarted
-from pulsar_ray_spark.existing_session import check_session
 from pulsar_ray_spark.handover import release_all
-from pulsar_ray_spark.java import JDK_WHEEL, REQUIRED_JAVA, Java, find_java
-from pulsar_ray_spark.java_libraries import remove_java_libraries
+from pulsar_ray_spark.java import JDK_WHEEL, REQUIRED_JAVA, Java, find_java, remove_java_libraries
 from pulsar_ray_spark.lost_executors import APP_MASTER_ACTOR, ExecutorReplacement
 from pulsar_ray_spark.reading import prepare_reads
-from pulsar_ray_spark.running import runs
+from pulsar_ray_spark.running import check_session, runs
 from pulsar_ray_spark.session_settings import AskedSettings, SessionSettings, path_with
 
 _log = logging.getLogger(__name__)

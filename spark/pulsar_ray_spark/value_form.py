@@ -12,8 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives 
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from pulsar_ray.data.reading.avro_blocks import CORRUPT_COLUMN
-from pulsar_ray.data.reading.avro_values import AvroValues
+from pulsar_ray.data.reading.avro_values import CORRUPT_COLUMN, AvroValues
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray_spark.errors import SchemaMismatch
 from pulsar_ray_spark.handover import release

@@ -22,8 +22,7 @@ from pulsar_ray_spark.executor_blocks import (
     blocks_to_begin_with,
     executor_blocks,
 )
-from pulsar_ray_spark.existing_session import check_session
-from pulsar_ray_spark.running import naming_a_stop
+from pulsar_ray_spark.running import check_session, naming_a_stop
 from pulsar_ray_spark.sent_columns import (
     IF_PRESENT,
     ColumnArgument,

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from pulsar_ray.client.client import Client
 from pulsar_ray.config import Settings
-from pulsar_ray.maintenance.adoption import adopt_copy
-from pulsar_ray.maintenance.backup import back_up
+from pulsar_ray.maintenance.backup import adopt_copy, back_up
 from pulsar_ray.maintenance.verify import verify_directory
 from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity, write_identity
 from pulsar_ray.model.enums import ConsumerType, InitialPosition

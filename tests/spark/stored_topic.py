@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 
 import ray
 
-from pulsar_ray.data.planning.lost_ranges import LostRange
-from pulsar_ray.data.planning.plan import Bound, RangePlan, ReadRange, SegmentSlice, Topics
+from pulsar_ray.data.planning.plan import Bound, LostRange, RangePlan, ReadRange, SegmentSlice, Topics
 from pulsar_ray.model.message_id import EARLIEST, LATEST, Position
 
 

@@ -17,8 +17,7 @@ from pulsar_ray_spark.rounds.topic_source import TopicSource, full_names
 from pulsar_ray_spark.streaming.batch_limits import BatchLimits
 from pulsar_ray_spark.streaming.micro_batches import BatchRun, MicroBatches
 from pulsar_ray_spark.streaming.planned_batch import Place, PlannedBatch, QueryIdentity, is_behind
-from pulsar_ray_spark.streaming.query_names import open_plans, subscription_of
-from pulsar_ray_spark.streaming.query_topics import QueryTopics
+from pulsar_ray_spark.streaming.query_topics import QueryTopics, open_plans, subscription_of
 from tests.conformance.broker import Broker
 
 NAME = "q"

@@ -14,7 +14,7 @@ from pulsar_ray.client.producer.producer import Producer
 from pulsar_ray.dispatch.blocks.chunk_limits import ChunkLimits
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray_spark.streaming.batch_limits import BatchLimits
-from pulsar_ray_spark.streaming.query_names import plan_topic
+from pulsar_ray_spark.streaming.query_topics import plan_topic
 from tests.conformance.broker import Broker
 from tests.conformance.chunking import CHUNK_BYTES, Halves
 from tests.spark.streamer import NAME, Killed, Killer, Streamer, numbered

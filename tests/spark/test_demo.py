@@ -14,7 +14,7 @@ from rich.console import Console
 
 from pulsar_ray.cli.main import main
 from pulsar_ray_spark.demo import Demo
-from pulsar_ray_spark.demo.report import count_differences, differences, table
+from pulsar_ray_spark.demo.job import count_differences, differences, table
 from pulsar_ray_spark.demo.text import (
     Tally,
     TextFile,

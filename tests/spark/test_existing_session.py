@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pulsar_ray_spark import read, read_stream, write
 from pulsar_ray_spark import session as session_module
 from pulsar_ray_spark.errors import SparkNotUsable, SparkStopped
-from pulsar_ray_spark.existing_session import check_session
+from pulsar_ray_spark.running import check_session
 
 
 def session_of(java_context: Any, master: str = "ray://10.0.0.1:7077") -> SparkSession:

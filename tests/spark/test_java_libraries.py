@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_ray_spark.java_libraries import UNPACKING_S, remove_java_libraries
+from pulsar_ray_spark.java import UNPACKING_S, remove_java_libraries
 
 LIBRARY = "libcore_worker_library_java.so"
 

@@ -16,8 +16,8 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives 
 from pipelines import dead_letters, enrichment, parquet_table, sessions, stream_static_join, windowed_counts
 from pulsar_ray import Client
 from pulsar_ray_spark import drop_landing, land, read, releasing
+from pulsar_ray_spark.demo.landed_pipeline import TextEvent, publish_text
 from pulsar_ray_spark.demo.text import standard_library
-from pulsar_ray_spark.demo.text_events import TextEvent, publish_text
 
 FILES = standard_library(6)
 DUE_MS = 1 << 42

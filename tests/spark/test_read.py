@@ -15,8 +15,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
 
 from pulsar_ray.data import failing_actors
-from pulsar_ray.data.planning.lost_ranges import LostRange
-from pulsar_ray.data.planning.plan import AtMessages, ReadRange
+from pulsar_ray.data.planning.plan import AtMessages, LostRange, ReadRange
 from pulsar_ray.data.reading.readers import READERS
 from pulsar_ray.errors import CorruptData, DataLost, InvalidConfiguration, WrongNode
 from pulsar_ray.model.message_id import EARLIEST, LATEST, MessageId, Position

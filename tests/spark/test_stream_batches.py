@@ -16,7 +16,7 @@ from pulsar_ray.errors import DataLost, TopicNotFound
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray_spark.errors import QueryInUse, QueryMismatch
 from pulsar_ray_spark.streaming.batch_limits import BatchLimits
-from pulsar_ray_spark.streaming.query_names import forget_query, plan_topic, subscription_of
+from pulsar_ray_spark.streaming.query_topics import forget_query, plan_topic, subscription_of
 from tests.conformance.broker import Broker
 from tests.spark.streamer import NAME, Killed, Killer, Streamer, numbered, publish_to
 

@@ -1,4 +1,4 @@
-"""`pulsar-ray brokers` and `nodes`: the nodes that store, and whether they work."""
+"""`pulsar-ray brokers`, `nodes` and `stores`: the nodes that store, and whether they work."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from rich.table import Table
 
 from pulsar_ray.admin.brokers import BrokerNode
 from pulsar_ray.cli.console import cell, out, say, size, write_line
+from pulsar_ray.cli.groups import BrokerCommands
 from pulsar_ray.cli.target import Target, pass_target
-from pulsar_ray.cli.whole_help import WholeHelp
+from pulsar_ray.errors import NotAllowedError
 
 
-@click.group(cls=WholeHelp)
+@click.group(cls=BrokerCommands)
 def brokers() -> None:
     """List the nodes that store, and check that they really produce and consume."""
 
 
-@brokers.command(name="list")
-@pass_target
+@brokers.of(name="list")
 def list_brokers(target: Target) -> None:
     """Show the hosts of the nodes that store, one a line.
 
@@ -37,8 +37,7 @@ def list_brokers(target: Target) -> None:
         say(f"{node.host}: {_state(node)}, with {node.partitions} partitions")
 
 
-@brokers.command()
-@pass_target
+@brokers.of()
 def healthcheck(target: Target) -> None:
     """Publish a message on every node that stores, and read it back.
 
@@ -86,3 +85,32 @@ def _state(node: BrokerNode) -> str:
         return node.state
     since = datetime.fromtimestamp(node.since_ms / 1000).astimezone()
     return f"{node.state} since {since:%Y-%m-%d %H:%M:%S}"
+
+
+@click.group(cls=BrokerCommands)
+def stores() -> None:
+    """Give stores up whose disks are lost."""
+
+
+@stores.of("store")
+@click.option("--accept-loss", is_flag=True, help="Do not ask: what is named is lost.")
+def forget(target: Target, store: str, accept_loss: bool) -> None:
+    """Give up a lost STORE, and begin its partitions anew on other nodes.
+
+    STORE is its id, or how that begins, as `pulsar-ray nodes` shows it. The command names first what is lost
+    with the disk and begins empty. The partitions that are left keep their messages, and all subscriptions
+    stay.
+    """
+    with target.asked() as admin:
+        known = {node.store_id for node in admin.brokers.nodes() if node.store_id}
+        found = [each for each in sorted(known) if each.startswith(store)]
+        if len(found) > 1:
+            raise NotAllowedError(f"{store} begins the ids of {', '.join(found)}: give more of it")
+        loss = admin.stores.losses(found[0] if found else store)
+        for partition in loss.partitions:
+            write_line(partition)
+        say(f"{len(loss.partitions)} partitions of {loss.host}, {loss.path}, named above, begin empty.")
+        if not accept_loss:
+            click.confirm("Their messages are lost for good. Go on?", abort=True, err=True)
+        admin.stores.forget(loss.store_id, accept_loss=True)
+    say(f"store {loss.store_id} is forgotten; its partitions are served by other nodes")

@@ -6,12 +6,12 @@ import click
 
 from pulsar_ray.cli.administration.policies import policies_group
 from pulsar_ray.cli.console import write_line
-from pulsar_ray.cli.target import Target, pass_target
-from pulsar_ray.cli.whole_help import WholeHelp
+from pulsar_ray.cli.groups import BrokerCommands
+from pulsar_ray.cli.target import Target
 from pulsar_ray.model.policies import NAMESPACE
 
 
-@click.group(cls=WholeHelp)
+@click.group(cls=BrokerCommands)
 def namespaces() -> None:
     """Create, list and delete namespaces, and set policies for their topics."""
 
@@ -19,9 +19,7 @@ def namespaces() -> None:
 namespaces.add_command(policies_group(NAMESPACE, lambda admin: admin.namespaces.policies))
 
 
-@namespaces.command(name="list")
-@click.argument("tenant")
-@pass_target
+@namespaces.of("tenant", name="list")
 def list_namespaces(target: Target, tenant: str) -> None:
     """Show the namespaces of TENANT, one a line."""
     with target.asked() as admin:
@@ -30,9 +28,8 @@ def list_namespaces(target: Target, tenant: str) -> None:
         write_line(name)
 
 
-@namespaces.command()
+@namespaces.of()
 @click.argument("namespace", metavar="TENANT/NAMESPACE")
-@pass_target
 def create(target: Target, namespace: str) -> None:
     """Create a namespace of a tenant that is there.
 
@@ -45,10 +42,9 @@ def create(target: Target, namespace: str) -> None:
     write_line(f"created {namespace}")
 
 
-@namespaces.command()
+@namespaces.of()
 @click.argument("namespace", metavar="TENANT/NAMESPACE")
 @click.option("-f", "--force", is_flag=True, help="With its topics and all their messages.")
-@pass_target
 def delete(target: Target, namespace: str, force: bool) -> None:
     """Delete a namespace with its policies."""
     with target.asked() as admin:
@@ -56,11 +52,10 @@ def delete(target: Target, namespace: str, force: bool) -> None:
     write_line(f"deleted {namespace}")
 
 
-@namespaces.command()
+@namespaces.of()
 @click.argument("namespace", metavar="TENANT/NAMESPACE")
 @click.option("-s", "--subscription", metavar="NAME", help="Whose backlog.  [default: of all]")
 @click.option("-f", "--force", is_flag=True, help="Do not ask.")
-@pass_target
 def clear_backlog(target: Target, namespace: str, subscription: str | None, force: bool) -> None:
     """Acknowledge all that the topics of a namespace have stored by now."""
     if not force:
@@ -70,10 +65,9 @@ def clear_backlog(target: Target, namespace: str, subscription: str | None, forc
     write_line(f"cleared the backlogs of {namespace}")
 
 
-@namespaces.command()
+@namespaces.of()
 @click.argument("namespace", metavar="TENANT/NAMESPACE")
 @click.confirmation_option(prompt="Policies that stand in lost logs alone are gone then. Go on?")
-@pass_target
 def abandon_change_logs(target: Target, namespace: str) -> None:
     """Give up the logs of policies that lie on disks that are lost for good."""
     with target.asked() as admin:
@@ -82,10 +76,9 @@ def abandon_change_logs(target: Target, namespace: str) -> None:
         write_line(f"abandoned {name}")
 
 
-@namespaces.command()
+@namespaces.of()
 @click.argument("namespace", metavar="TENANT/NAMESPACE")
 @click.option("--include-system-topic", is_flag=True, help="Also those that the broker keeps for itself.")
-@pass_target
 def topics(target: Target, namespace: str, include_system_topic: bool) -> None:
     """Show the topics of a namespace, one a line."""
     with target.asked() as admin:

@@ -11,8 +11,8 @@ from rich.table import Table
 
 from pulsar_ray.broker.serving.logs.log_lines import one_line
 from pulsar_ray.cli.console import cell, out, say, write_line
+from pulsar_ray.cli.groups import BrokerCommands
 from pulsar_ray.cli.target import Target, pass_target
-from pulsar_ray.cli.whole_help import WholeHelp
 from pulsar_ray.config import setting_field
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray.model.policies import POLICIES, AppliedPolicy, find_policy
@@ -35,7 +35,7 @@ def policies_group(level: str, policies_of: Callable[[Admin], Policies]) -> clic
     """Make the group `policies` with get, set and remove for namespaces or for topics."""
     subject = click.argument("subject", metavar=level.upper())
 
-    @click.group(name="policies", cls=WholeHelp, help=_help(level))
+    @click.group(name="policies", cls=BrokerCommands, help=_help(level))
     def group() -> None:
         pass
 

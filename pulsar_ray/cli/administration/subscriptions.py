@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable
@@ -11,21 +12,27 @@ from typing import Any
 import click
 
 from pulsar_ray.cli.console import write_line, write_out
-from pulsar_ray.cli.finite_range import FiniteRange
 from pulsar_ray.cli.messages.message_json import message_json
+from pulsar_ray.cli.parameters import FiniteRange, duration
 from pulsar_ray.cli.target import Target, pass_target
-from pulsar_ray.cli.times import duration
 from pulsar_ray.cli.watching.progress import Unit, progress
 from pulsar_ray.model.message_id import MessageId
 
-subscription_option = click.option("-s", "--subscription", required=True, help="The subscription's name.")
+_subscription = click.option("-s", "--subscription", required=True, help="The subscription's name.")
 COMMANDS: list[click.Command] = []
 
 
-def _command(function: Callable[..., Any]) -> click.Command:
-    command = click.command(function.__name__.replace("_", "-"))(pass_target(function))
+def _of_topic(function: Callable[..., Any]) -> click.Command:
+    """Declare a command of a topic."""
+    named = click.argument("topic")(pass_target(function))
+    command = click.command(function.__name__.replace("_", "-"))(named)
     COMMANDS.append(command)
     return command
+
+
+def _of_subscription(function: Callable[..., Any]) -> click.Command:
+    """Declare a command of a topic's subscription."""
+    return _of_topic(_subscription(function))
 
 
 def _id(_: click.Context, __: click.Parameter, text: str | None) -> MessageId | str | None:
@@ -38,8 +45,7 @@ def _id(_: click.Context, __: click.Parameter, text: str | None) -> MessageId | 
     return MessageId(partition[0] if partition else -1, ledger_id, entry_id)
 
 
-@_command
-@click.argument("topic")
+@_of_topic
 def subscriptions(target: Target, topic: str) -> None:
     """List the subscriptions of TOPIC, one per line."""
     names = target.ask(lambda topics: topics.subscriptions(topic))
@@ -47,9 +53,7 @@ def subscriptions(target: Target, topic: str) -> None:
         write_line(name)
 
 
-@_command
-@click.argument("topic")
-@subscription_option
+@_of_subscription
 @click.option(
     "-m", "--message-id", "position", default="earliest", show_default=True, callback=_id,
     help="earliest, latest, or LEDGER:ENTRY of the first message it gets.",
@@ -60,9 +64,7 @@ def create_subscription(target: Target, topic: str, subscription: str, position:
     write_line(f"created {subscription}")
 
 
-@_command
-@click.argument("topic")
-@subscription_option
+@_of_subscription
 @click.option("-p", "--property", "pairs", multiple=True, metavar="NAME=VALUE", help="One of them.")
 @click.option("--clear", is_flag=True, help="Leave the subscription without any.")
 def update_subscription_properties(
@@ -76,9 +78,7 @@ def update_subscription_properties(
     write_line(f"{subscription} has {len(properties)} properties")
 
 
-@_command
-@click.argument("topic")
-@subscription_option
+@_of_subscription
 @click.argument("value", type=click.Choice(("true", "false", "as-topic")))
 def set_delayed_delivery_strict(target: Target, topic: str, subscription: str, value: str) -> None:
     """Say whether delayed messages of a subscription are never early.
@@ -90,9 +90,7 @@ def set_delayed_delivery_strict(target: Target, topic: str, subscription: str, v
     write_line(f"set for {subscription}: {value}")
 
 
-@_command
-@click.argument("topic")
-@subscription_option
+@_of_subscription
 @click.option("-f", "--force", is_flag=True, help="Also while consumers are connected.")
 def unsubscribe(target: Target, topic: str, subscription: str, force: bool) -> None:
     """Delete a subscription of TOPIC with its backlog."""
@@ -100,9 +98,7 @@ def unsubscribe(target: Target, topic: str, subscription: str, force: bool) -> N
     write_line(f"deleted {subscription}")
 
 
-@_command
-@click.argument("topic")
-@subscription_option
+@_of_subscription
 @click.option("-n", "--count", type=click.IntRange(min=1), required=True, help="How many entries.")
 def skip(target: Target, topic: str, subscription: str, count: int) -> None:
     """Acknowledge the first COUNT entries of the backlog; a batch is one entry."""
@@ -110,18 +106,14 @@ def skip(target: Target, topic: str, subscription: str, count: int) -> None:
     write_line(f"skipped {skipped:,} entries")
 
 
-@_command
-@click.argument("topic")
-@subscription_option
+@_of_subscription
 def clear_backlog(target: Target, topic: str, subscription: str) -> None:
     """Acknowledge everything that is stored by now."""
     skipped = target.ask(lambda topics: topics.skip_all(topic, subscription))
     write_line(f"skipped {skipped:,} entries")
 
 
-@_command
-@click.argument("topic")
-@subscription_option
+@_of_subscription
 @click.option("-t", "--time", "ago", callback=duration, help="So long ago: 30s, 90m, 3h, 2d, 1w.")
 @click.option(
     "-m", "--message-id", "position", callback=_id,
@@ -139,9 +131,7 @@ def reset_cursor(
     write_line(f"reset {subscription}")
 
 
-@_command
-@click.argument("topic")
-@subscription_option
+@_of_subscription
 @click.option(
     "-n", "--count", type=click.IntRange(min=1), default=1, show_default=True, help="How many messages."
 )
@@ -151,8 +141,7 @@ def peek_messages(target: Target, topic: str, subscription: str, count: int) -> 
     write_out(b"".join(message_json(message) for message in messages))
 
 
-@_command
-@click.argument("topic")
+@_of_topic
 @click.option("--to", metavar="TOPIC", help="Where to.  [default: the topic that each message came from]")
 @click.option("-s", "--subscription", help="Whose messages.  [default: the only subscription]")
 @click.option(
@@ -191,9 +180,7 @@ def redrive(
             )
 
 
-@_command
-@click.argument("topic")
-@subscription_option
+@_of_subscription
 @click.option("-t", "--expire-time", type=FiniteRange(min=0), required=True, help="In seconds.")
 def expire_messages(target: Target, topic: str, subscription: str, expire_time: float) -> None:
     """Acknowledge what was published longer than EXPIRE-TIME ago."""
@@ -201,8 +188,7 @@ def expire_messages(target: Target, topic: str, subscription: str, expire_time: 
     write_line(f"expired {expired:,} entries")
 
 
-@_command
-@click.argument("topic")
+@_of_topic
 @click.option("-t", "--expire-time", type=FiniteRange(min=0), required=True, help="In seconds.")
 def expire_messages_all_subscriptions(target: Target, topic: str, expire_time: float) -> None:
     """Acknowledge, for every subscription, what was published longer than EXPIRE-TIME ago."""
@@ -211,9 +197,37 @@ def expire_messages_all_subscriptions(target: Target, topic: str, expire_time: f
         write_line(f"{name}: expired {entries:,} entries")
 
 
-@_command
-@click.argument("topic")
+@_of_topic
 def last_message_id(target: Target, topic: str) -> None:
     """Show the id of the newest message of TOPIC."""
     last = target.ask(lambda topics: topics.get_last_message_id(topic))
     write_line(f"{last.ledger_id()}:{last.entry_id()}:{last.partition()}:{last.batch_index()}")
+
+
+@_of_subscription
+@click.option("--json", "as_json", is_flag=True, help="Everything, with the ids of messages.")
+def why_blocked(target: Target, topic: str, subscription: str, as_json: bool) -> None:
+    """Say why messages of a subscription wait: which hash, at which consumer, since when."""
+    found = target.ask(lambda topics: topics.why_blocked(topic, subscription))
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+        return
+    for name, told in found.get("partitions", {topic: found}).items():
+        write_line(f"{name}: {told['reason']}")
+        for one in told["hashes"]:
+            waiting = f"{one['waitingMessages']:,} waiting for {one['blockedMs'] / 1000:.1f} s"
+            write_line(f"  hash {one['hash']}, {waiting}: {one['reason']}")
+        for one in told["consumers"]:
+            write_line(
+                f"  consumer {one['consumerName']}, {one['waitingMessages']:,} waiting: {one['reason']}"
+            )
+
+
+@_of_subscription
+@click.argument("key")
+def key_owner(target: Target, topic: str, subscription: str, key: str) -> None:
+    """Show the hash of KEY and the consumer that owns it."""
+    found: dict[str, Any] = target.ask(lambda topics: topics.key_owner(topic, subscription, key))
+    for name, told in found.get("partitions", {topic: found}).items():
+        drained = f", still drained by {', '.join(told['drainedBy'])}" if told["drainedBy"] else ""
+        write_line(f"{name}: hash {told['hash']}, owner {told['owner'] or 'nobody'}{drained}")

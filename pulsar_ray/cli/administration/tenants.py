@@ -7,20 +7,19 @@ import json
 import click
 
 from pulsar_ray.cli.console import write_line
-from pulsar_ray.cli.target import Target, pass_target
-from pulsar_ray.cli.whole_help import WholeHelp
+from pulsar_ray.cli.groups import BrokerCommands
+from pulsar_ray.cli.target import Target
 
 _roles = click.option("-r", "--admin-roles", default="", help="Names with commas between them.")
 _clusters = click.option("-c", "--allowed-clusters", default="", help="Names with commas between them.")
 
 
-@click.group(cls=WholeHelp)
+@click.group(cls=BrokerCommands)
 def tenants() -> None:
     """Create, list and delete tenants, which namespaces belong to."""
 
 
-@tenants.command(name="list")
-@pass_target
+@tenants.of(name="list")
 def list_tenants(target: Target) -> None:
     """Show all tenants, one a line."""
     with target.asked() as admin:
@@ -29,9 +28,7 @@ def list_tenants(target: Target) -> None:
         write_line(name)
 
 
-@tenants.command()
-@click.argument("tenant")
-@pass_target
+@tenants.of("tenant")
 def get(target: Target, tenant: str) -> None:
     """Show the roles and clusters of TENANT as JSON."""
     with target.asked() as admin:
@@ -39,11 +36,9 @@ def get(target: Target, tenant: str) -> None:
     click.echo(json.dumps(found, indent=2))
 
 
-@tenants.command()
-@click.argument("tenant")
+@tenants.of("tenant")
 @_roles
 @_clusters
-@pass_target
 def create(target: Target, tenant: str, admin_roles: str, allowed_clusters: str) -> None:
     """Create TENANT. Roles and clusters are kept and shown; nothing heeds them."""
     with target.asked() as admin:
@@ -53,11 +48,9 @@ def create(target: Target, tenant: str, admin_roles: str, allowed_clusters: str)
     write_line(f"created {tenant}")
 
 
-@tenants.command()
-@click.argument("tenant")
+@tenants.of("tenant")
 @_roles
 @_clusters
-@pass_target
 def update(target: Target, tenant: str, admin_roles: str, allowed_clusters: str) -> None:
     """Replace the roles and clusters of TENANT."""
     with target.asked() as admin:
@@ -67,10 +60,8 @@ def update(target: Target, tenant: str, admin_roles: str, allowed_clusters: str)
     write_line(f"updated {tenant}")
 
 
-@tenants.command()
-@click.argument("tenant")
+@tenants.of("tenant")
 @click.option("-f", "--force", is_flag=True, help="With its namespaces, topics and all their messages.")
-@pass_target
 def delete(target: Target, tenant: str, force: bool) -> None:
     """Delete TENANT."""
     with target.asked() as admin:

@@ -8,28 +8,28 @@ from collections.abc import Iterable, Iterator
 import click
 from rich.table import Table
 
-from pulsar_ray.cli.administration import keys, subscriptions
+from pulsar_ray.cli.administration import subscriptions
 from pulsar_ray.cli.administration.policies import policies_group
 from pulsar_ray.cli.administration.stats import stats
 from pulsar_ray.cli.console import cell, out, write_line
-from pulsar_ray.cli.target import Target, pass_target
+from pulsar_ray.cli.groups import BrokerCommands
+from pulsar_ray.cli.target import Target
 from pulsar_ray.cli.watching.progress import ShownProgress, Unit, progress
-from pulsar_ray.cli.whole_help import WholeHelp
 from pulsar_ray.model.policies import TOPIC
 
 
-@click.group(cls=WholeHelp)
+@click.group(cls=BrokerCommands)
 def topics() -> None:
     """List, create, grow, delete and inspect topics, and administer their subscriptions."""
 
 
 topics.add_command(stats)
 topics.add_command(policies_group(TOPIC, lambda admin: admin.topics.policies))
-for _one in (*subscriptions.COMMANDS, *keys.COMMANDS):
+for _one in subscriptions.COMMANDS:
     topics.add_command(_one)
 
 
-@topics.command(name="list")
+@topics.of(name="list")
 @click.option(
     "--namespace",
     default="public/default",
@@ -39,7 +39,6 @@ for _one in (*subscriptions.COMMANDS, *keys.COMMANDS):
 )
 @click.option("--include-system-topic", is_flag=True, help="Also those that the broker keeps for itself.")
 @click.option("--json", "as_json", is_flag=True, help="An object of names and partitions.")
-@pass_target
 def list_topics(target: Target, namespace: str, include_system_topic: bool, as_json: bool) -> None:
     """Show the topics of a namespace and how many partitions they have.
 
@@ -59,10 +58,8 @@ def list_topics(target: Target, namespace: str, include_system_topic: bool, as_j
         out().print(table)
 
 
-@topics.command()
-@click.argument("topic")
+@topics.of("topic")
 @click.option("--partitions", type=click.IntRange(min=1), help="How many.  [default: not partitioned]")
-@pass_target
 def create(target: Target, topic: str, partitions: int | None) -> None:
     """Create TOPIC.
 
@@ -78,10 +75,8 @@ def create(target: Target, topic: str, partitions: int | None) -> None:
     write_line(f"created {topic}" + (f" with {partitions} partitions" if partitions else ""))
 
 
-@topics.command()
-@click.argument("topic")
+@topics.of("topic")
 @click.option("--partitions", type=click.IntRange(min=1), required=True, help="How many it has then.")
-@pass_target
 def update(target: Target, topic: str, partitions: int) -> None:
     """Give a partitioned TOPIC more partitions (pulsar-admin's update-partitioned-topic).
 
@@ -95,9 +90,7 @@ def update(target: Target, topic: str, partitions: int) -> None:
     write_line(f"{topic} has {partitions} partitions")
 
 
-@topics.command()
-@click.argument("topic")
-@pass_target
+@topics.of("topic")
 def stats_internal(target: Target, topic: str) -> None:
     """Show the ledgers and cursors of TOPIC as JSON."""
     with target.asked() as admin:
@@ -105,9 +98,7 @@ def stats_internal(target: Target, topic: str) -> None:
     click.echo(json.dumps(found, indent=2))
 
 
-@topics.command()
-@click.argument("topic")
-@pass_target
+@topics.of("topic")
 def partitioned_stats(target: Target, topic: str) -> None:
     """Show everything about a partitioned TOPIC as JSON."""
     with target.asked() as admin:
@@ -115,10 +106,7 @@ def partitioned_stats(target: Target, topic: str) -> None:
     click.echo(json.dumps(found, indent=2))
 
 
-@topics.command()
-@click.argument("topic")
-@click.argument("prefix")
-@pass_target
+@topics.of("topic", "prefix")
 def forget_producers(target: Target, topic: str, prefix: str) -> None:
     """Have deduplication forget the producers of TOPIC whose names begin with PREFIX.
 
@@ -128,20 +116,17 @@ def forget_producers(target: Target, topic: str, prefix: str) -> None:
         write_line(name)
 
 
-@topics.command()
-@click.argument("topic")
+@topics.of("topic")
 @click.option("--force", is_flag=True, help="Also while producers or consumers are connected.")
-@pass_target
 def delete(target: Target, topic: str, force: bool) -> None:
     """Delete TOPIC with its subscriptions and all its messages."""
     target.ask(lambda topics: topics.delete(topic, force))
     write_line(f"deleted {topic}")
 
 
-@topics.command()
+@topics.of()
 @click.argument("topics_", nargs=-1, required=True, metavar="TOPIC...")
 @click.option("--force", is_flag=True, help="Also while producers or consumers are connected.")
-@pass_target
 def delete_many(target: Target, topics_: tuple[str, ...], force: bool) -> None:
     """Delete several topics; if some cannot be deleted, the others are."""
     with target.admin() as admin, progress("deleting topics", len(topics_), Unit.ITEMS) as shown:
@@ -149,36 +134,28 @@ def delete_many(target: Target, topics_: tuple[str, ...], force: bool) -> None:
     write_line(f"deleted {len(topics_)} topics")
 
 
-@topics.command()
-@click.argument("topic")
-@pass_target
+@topics.of("topic")
 def terminate(target: Target, topic: str) -> None:
     """End TOPIC for good: it takes no more messages, and is consumed to its end."""
     last = target.ask(lambda topics: topics.terminate_topic(topic))
     write_line(f"terminated {topic} at {last}")
 
 
-@topics.command()
-@click.argument("topic")
-@pass_target
+@topics.of("topic")
 def partitioned_terminate(target: Target, topic: str) -> None:
     """End all partitions of TOPIC for good."""
     for partition, last in target.ask(lambda topics: topics.terminate_partitioned_topic(topic)).items():
         write_line(f"terminated partition {partition} of {topic} at {last}")
 
 
-@topics.command()
-@click.argument("topic")
-@pass_target
+@topics.of("topic")
 def truncate(target: Target, topic: str) -> None:
     """Delete all messages of TOPIC, whatever retention keeps, and give their space back."""
     target.ask(lambda topics: topics.truncate(topic))
     write_line(f"truncated {topic}")
 
 
-@topics.command()
-@click.argument("topic")
-@pass_target
+@topics.of("topic")
 def unload(target: Target, topic: str) -> None:
     """Have the processes that serve TOPIC start anew; clients are connected again by themselves."""
     target.ask(lambda topics: topics.unload(topic))

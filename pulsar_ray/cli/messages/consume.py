@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pulsar_ray.cli.console import interrupted, say, write_messages
-from pulsar_ray.cli.interrupt import Interrupt
+from pulsar_ray.cli.console import Interrupt, interrupted, say, write_messages
 from pulsar_ray.cli.messages.message_json import message_json
 from pulsar_ray.cli.messages.whole_files import write_whole
 from pulsar_ray.cli.target import WAITING, Target, pass_target

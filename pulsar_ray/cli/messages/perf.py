@@ -11,15 +11,14 @@ from typing import Any, TypeVar
 import click
 
 from pulsar_ray.cli.console import INTERRUPTED, rate, say, size
-from pulsar_ray.cli.finite_range import FiniteRange
+from pulsar_ray.cli.groups import BrokerCommands
 from pulsar_ray.cli.messages import load as work
 from pulsar_ray.cli.messages.consume import POSITIONS, TYPES
-from pulsar_ray.cli.messages.latency import Latencies
-from pulsar_ray.cli.messages.load import Load, Meter
+from pulsar_ray.cli.messages.load import Latencies, Load, Meter
 from pulsar_ray.cli.messages.produce import COMPRESSIONS, compression_option
-from pulsar_ray.cli.target import WAITING, Target, pass_target
+from pulsar_ray.cli.parameters import FiniteRange
+from pulsar_ray.cli.target import WAITING, Target
 from pulsar_ray.cli.watching.progress import progress
-from pulsar_ray.cli.whole_help import WholeHelp
 
 REPORT_INTERVAL_S = 1.0
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -32,7 +31,7 @@ def _threads_option(meaning: str) -> Callable[[_Command], _Command]:
     return click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help=meaning)
 
 
-@click.group(cls=WholeHelp)
+@click.group(cls=BrokerCommands)
 def perf() -> None:
     """Measure rates and latencies, live, until --count, --seconds or Ctrl-C.
 
@@ -43,8 +42,7 @@ def perf() -> None:
     """
 
 
-@perf.command()
-@click.argument("topic")
+@perf.of("topic")
 @click.option("--size", "size_", type=click.IntRange(min=0), default=1024, show_default=True, help="Bytes.")
 @click.option("--rate", "rate_", type=FiniteRange(min=0), default=0, help="Messages a second; 0: no limit.")
 @click.option("--batching/--no-batching", default=True, show_default=True, help="Store messages in batches.")
@@ -59,7 +57,6 @@ def perf() -> None:
 @_threads_option("As many producers in one process, with one connection.")
 @count_option
 @seconds_option
-@pass_target
 def produce(
     target: Target,
     topic: str,
@@ -95,8 +92,7 @@ def produce(
         )
 
 
-@perf.command()
-@click.argument("topic")
+@perf.of("topic")
 @click.option("-s", "--subscription", default="perf", show_default=True, help="Created if it does not exist.")
 @click.option(
     "--from",
@@ -115,7 +111,6 @@ def produce(
 @_threads_option("As many consumers of the subscription.")
 @count_option
 @seconds_option
-@pass_target
 def consume(
     target: Target,
     topic: str,

@@ -12,11 +12,10 @@ from typing import IO, Any
 
 import click
 
-from pulsar_ray.cli.console import interrupted, rate, say, size, warn
-from pulsar_ray.cli.interrupt import Interrupt
+from pulsar_ray.cli.console import Interrupt, interrupted, rate, say, size, warn
 from pulsar_ray.cli.messages.whole_files import WholeFiles
+from pulsar_ray.cli.parameters import duration, time_ms
 from pulsar_ray.cli.target import WAITING, Target, pass_target
-from pulsar_ray.cli.times import duration, time_ms
 from pulsar_ray.cli.watching.progress import ShownProgress, Unit, progress
 from pulsar_ray.client.producer.blocks.send_callbacks import ErrorCallback
 from pulsar_ray.errors import PulsarException, Result, error_from

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pulsar_ray.cli.console import write_out
-from pulsar_ray.cli.interrupt import Interrupt
+from pulsar_ray.cli.console import Interrupt, write_out
 from pulsar_ray.cli.watching.progress import Unit, progress
 from pulsar_ray.client.producer.blocks.send_callbacks import ErrorCallback
 from pulsar_ray.errors import MessageTooBig, PulsarException, Result, error_from

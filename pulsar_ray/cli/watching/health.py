@@ -15,7 +15,7 @@ from pulsar_ray.broker.health.finding import ERROR, WARNING, Finding, HealthRepo
 from pulsar_ray.broker.health.health_socket import ask_health
 from pulsar_ray.broker.serving.logs.log_lines import one_line
 from pulsar_ray.cli.console import write_line
-from pulsar_ray.cli.finite_range import FiniteRange
+from pulsar_ray.cli.parameters import FiniteRange
 from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.cli.watching.progress import progress
 from pulsar_ray.config import Settings

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from pulsar_ray.cli.console import warn, write_line
-from pulsar_ray.cli.target import Target, pass_target
+from pulsar_ray.cli.groups import BrokerCommands
+from pulsar_ray.cli.target import Target
 from pulsar_ray.cli.watching.progress import progress
-from pulsar_ray.cli.whole_help import WholeHelp
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray.launch.ray_session import RaySession, join_session
@@ -53,7 +53,7 @@ _grafana_url = click.option(
 )
 
 
-@click.group(cls=WholeHelp)
+@click.group(cls=BrokerCommands)
 def metrics() -> None:
     """Install the dashboard and the alerts, and show where metrics are.
 
@@ -61,11 +61,10 @@ def metrics() -> None:
     """
 
 
-@metrics.command()
+@metrics.of()
 @click.option("--dry-run", is_flag=True, help="Say what would be written, and write nothing.")
 @_output_root
 @_grafana_url
-@pass_target
 def install(target: Target, dry_run: bool, output_root: str | None, grafana_url: str) -> None:
     """Put the dashboard into Ray's Grafana, and the alert rules into Ray's Prometheus.
 
@@ -139,10 +138,9 @@ def _say_grafana(state: Service | None, monitoring: RayMonitoring, dry_run: bool
         )
 
 
-@metrics.command()
+@metrics.of()
 @_output_root
 @_grafana_url
-@pass_target
 def show(target: Target, output_root: str | None, grafana_url: str) -> None:
     """Show the metrics endpoint of every node, and the files and services that use them.
 

@@ -9,16 +9,17 @@ from typing import Any
 
 from pulsar_ray.client.consumer.topic_pattern import TopicPattern
 from pulsar_ray.data.planning.lease_keeper import LEASE_KEEPER
-from pulsar_ray.data.planning.lost_ranges import LostRange, lost_of
 from pulsar_ray.data.planning.plan import (
     AtMessages,
     AtSubscription,
     AtTime,
     Bound,
+    LostRange,
     RangePlan,
     ReadRange,
     SegmentSlice,
     Topics,
+    lost_of,
     segments_before,
 )
 from pulsar_ray.data.planning.range_leases import CALL_TIMEOUT_S, LEASE_MS, RangeLeases

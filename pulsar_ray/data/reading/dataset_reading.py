@@ -15,10 +15,16 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from pulsar_ray.client.arrow.table_schema import TABLE_SCHEMA
 from pulsar_ray.data.full_store import naming_full_stores
 from pulsar_ray.data.planning.broker_planner import BrokerPlanner
-from pulsar_ray.data.planning.lost_ranges import check_nothing_lost
-from pulsar_ray.data.planning.plan import BoundArgument, ReadRange, Topics, as_bound, as_topics
-from pulsar_ray.data.planning.range_hold import RangeHold
-from pulsar_ray.data.reading.message_columns import MESSAGE_COLUMNS, as_columns, block_columns
+from pulsar_ray.data.planning.lease_keeper import RangeHold
+from pulsar_ray.data.planning.plan import (
+    BoundArgument,
+    ReadRange,
+    Topics,
+    as_bound,
+    as_topics,
+    check_nothing_lost,
+)
+from pulsar_ray.data.reading.block_schema import MESSAGE_COLUMNS, as_columns, block_columns
 from pulsar_ray.data.reading.rows import BLOCK_BYTES, check_block_bytes, message_batches
 from pulsar_ray.data.reading.segments import stored_rows
 

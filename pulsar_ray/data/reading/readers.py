@@ -29,8 +29,7 @@ from pulsar_ray.data.failing_actors import (
 from pulsar_ray.data.full_store import store_full
 from pulsar_ray.data.idle_handles import IdleHandles
 from pulsar_ray.data.planning.plan import ReadRange
-from pulsar_ray.data.reading.avro_blocks import encode_avro_blocks
-from pulsar_ray.data.reading.avro_values import AvroValues
+from pulsar_ray.data.reading.avro_values import AvroValues, encode_avro_blocks
 from pulsar_ray.data.reading.block_schema import BLOCK_COLUMNS
 from pulsar_ray.data.reading.kept_memory import KeptMemory
 from pulsar_ray.data.reading.rows import BLOCK_BYTES, encode_blocks

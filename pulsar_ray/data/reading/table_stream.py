@@ -15,7 +15,7 @@ from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.client.options.checks import check_number
 from pulsar_ray.data.planning.plan import AtMessages, AtTime, as_bound
-from pulsar_ray.data.reading.message_columns import as_columns
+from pulsar_ray.data.reading.block_schema import as_columns
 from pulsar_ray.errors import InvalidConfiguration, Timeout
 from pulsar_ray.model.enums import ConsumerType, InitialPosition, SubscriptionMode
 from pulsar_ray.model.message_id import MessageId

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 from pulsar_ray_spark.java import find_java
-from pulsar_ray_spark.redirection import redirected
+from pulsar_ray_spark.program import redirected
 
 
 @contextmanager

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from pulsar_ray.data.reading.avro_blocks import CORRUPT_COLUMN
-from pulsar_ray.data.reading.avro_values import AvroValues
+from pulsar_ray.data.reading.avro_values import CORRUPT_COLUMN, AvroValues
 from pulsar_ray.data.reading.block_schema import BLOCK_SCHEMA
 from pulsar_ray.errors import InvalidConfiguration
 

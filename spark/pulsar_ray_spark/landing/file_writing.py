@@ -12,10 +12,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pulsar_ray.data.planning.lost_ranges import LostRange, check_nothing_lost
-from pulsar_ray.data.planning.plan import ReadRange
-from pulsar_ray.data.reading.avro_blocks import encode_avro_blocks
-from pulsar_ray.data.reading.avro_values import AvroValues
+from pulsar_ray.data.planning.plan import LostRange, ReadRange, check_nothing_lost
+from pulsar_ray.data.reading.avro_values import AvroValues, encode_avro_blocks
 from pulsar_ray.data.reading.rows import BLOCK_BYTES, encode_blocks
 from pulsar_ray.data.reading.segments import stored_rows
 from pulsar_ray_spark.landing.columns import block_columns_of, file_schema, file_table

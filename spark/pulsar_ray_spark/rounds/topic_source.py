@@ -12,8 +12,16 @@ from pulsar_ray.admin.admin import Admin
 from pulsar_ray.admin.topic_calls import TopicCalls
 from pulsar_ray.client.consumer.topic_pattern import TopicPattern
 from pulsar_ray.data.planning.broker_planner import target_of
-from pulsar_ray.data.planning.lost_ranges import LostRange, beginning_of, lost_of
-from pulsar_ray.data.planning.plan import Bound, ReadRange, SegmentSlice, Topics, segments_before
+from pulsar_ray.data.planning.plan import (
+    Bound,
+    LostRange,
+    ReadRange,
+    SegmentSlice,
+    Topics,
+    beginning_of,
+    lost_of,
+    segments_before,
+)
 from pulsar_ray.errors import DataLost, PulsarException, SubscriptionNotFound, TopicNotFound
 from pulsar_ray.model.message_id import EARLIEST, Position
 from pulsar_ray.model.topic_name import TopicName

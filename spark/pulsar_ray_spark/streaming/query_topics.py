@@ -1,4 +1,4 @@
-"""The topics of a query at the broker, and the durable subscription behind them."""
+"""Keep what a query has at the broker: topics, subscription and plans."""
 
 from __future__ import annotations
 
@@ -9,15 +9,24 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from pulsar_ray.admin.admin import Admin
 from pulsar_ray.admin.topic_calls import TopicCalls
+from pulsar_ray.client.client import Client
 from pulsar_ray.data.planning.broker_planner import batch_index_of
-from pulsar_ray.data.planning.lost_ranges import check_nothing_lost
-from pulsar_ray.data.planning.plan import AtMessages, Bound, RangePlan, RangePlanner, ReadRange
-from pulsar_ray.errors import PulsarException, TopicNotFound
+from pulsar_ray.data.planning.plan import (
+    AtMessages,
+    Bound,
+    RangePlan,
+    RangePlanner,
+    ReadRange,
+    check_nothing_lost,
+)
+from pulsar_ray.errors import PulsarException, SubscriptionNotFound, TopicNotFound
 from pulsar_ray.model.message_id import MessageId, Position
 from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray_spark.errors import QueryInUse
+from pulsar_ray_spark.rounds.plan_log import NAMESPACE, PlanLog, check_name, log_topic
 from pulsar_ray_spark.rounds.topic_source import TopicSource
 from pulsar_ray_spark.streaming.batch_limits import Measured
-from pulsar_ray_spark.streaming.planned_batch import BEGINNING, Place
+from pulsar_ray_spark.streaming.planned_batch import BEGINNING, Place, decode_batch
 
 _CALLS_AT_ONCE = 8
 
@@ -116,3 +125,47 @@ class QueryTopics:
 
 def _at(partition: int, place: Place) -> AtMessages:
     return AtMessages((MessageId(partition, *place.position, place.batch_index or -1),))
+
+
+def subscription_of(name: str) -> str:
+    """The durable subscription of a query."""
+    return f"spark-{name}"
+
+
+def plan_topic(name: str) -> str:
+    """The topic of a query's plans."""
+    return log_topic(f"spark-query-{name}")
+
+
+def open_plans(client: Client, admin: Admin, name: str) -> PlanLog:
+    """Take a query's plans until they are closed. Raises QueryInUse."""
+    return PlanLog(client, admin, plan_topic(name), f"query {name!r}", QueryInUse)
+
+
+def drop_query(name: str, *, service_url: str = "auto") -> None:
+    """Forget a query that does not run: its subscriptions, positions and plans.
+
+    Messages that it has not read are kept no longer. Does nothing for an unknown name, and may be repeated.
+    Raises QueryInUse.
+    """
+    check_name(name)
+    with Client(service_url) as client, Admin(service_url) as admin:
+        forget_query(client, admin, name)
+
+
+def forget_query(client: Client, admin: Admin, name: str) -> None:
+    """Delete what the broker keeps of a query; see `drop_query`."""
+    if plan_topic(name) not in admin.topics.list(NAMESPACE):
+        return
+    with open_plans(client, admin, name) as plans:
+        for partition in _partitions(plans.last):
+            with suppress(TopicNotFound, SubscriptionNotFound):
+                admin.topics.unsubscribe(partition, subscription_of(name), force=True)
+    admin.topics.delete(plan_topic(name), force=True)
+
+
+def _partitions(record: bytes | None) -> list[str]:
+    if record is None:
+        return []
+    _, batch = decode_batch(record)
+    return sorted({*batch.places, *batch.ends})

@@ -18,18 +18,17 @@ from pulsar_ray.client.client import Client
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.data.planning.broker_planner import BrokerPlanner
 from pulsar_ray.data.planning.plan import Bound, BoundArgument, Topics, as_bound, as_topics
-from pulsar_ray.data.reading.message_columns import as_columns
+from pulsar_ray.data.reading.block_schema import as_columns
 from pulsar_ray.errors import InvalidConfiguration
-from pulsar_ray_spark.existing_session import check_session
 from pulsar_ray_spark.rounds.plan_log import check_name
 from pulsar_ray_spark.rounds.topic_source import TopicSource, full_names
+from pulsar_ray_spark.running import check_session
 from pulsar_ray_spark.streaming.batch_limits import BatchLimits
 from pulsar_ray_spark.streaming.batch_runner import BatchRunner
 from pulsar_ray_spark.streaming.micro_batches import MicroBatches
 from pulsar_ray_spark.streaming.planned_batch import QueryIdentity
 from pulsar_ray_spark.streaming.query import StreamingQuery
-from pulsar_ray_spark.streaming.query_names import open_plans, subscription_of
-from pulsar_ray_spark.streaming.query_topics import QueryTopics
+from pulsar_ray_spark.streaming.query_topics import QueryTopics, open_plans, subscription_of
 from pulsar_ray_spark.streaming.trigger import Trigger
 from pulsar_ray_spark.value_form import AS_STORED, Bytes, Mode, ValueForm, as_value_form
 

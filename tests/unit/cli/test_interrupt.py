@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from pulsar_ray.cli.interrupt import Interrupt
+from pulsar_ray.cli.console import Interrupt
 
 
 def test_it_is_raised_at_the_next_check_only() -> None:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from pulsar_ray.cli.messages.latency import Latencies
+from pulsar_ray.cli.messages.load import Latencies
 
 
 @pytest.mark.parametrize("value", [0, 1, 31, 32, 33, 1000, 999_999, 10**9, 10**12])

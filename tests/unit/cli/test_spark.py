@@ -104,7 +104,7 @@ def test_an_error_is_shown_from_the_files_first_line_on(
     assert result.exit_code == 1
     assert result.stderr.startswith(f'Traceback (most recent call last):\n  File "{file}", line 4')
     assert "ZeroDivisionError" in result.stderr
-    assert "python_file.py" not in result.stderr
+    assert "cli/spark.py" not in result.stderr
 
 
 def test_spark_does_not_start_for_a_file_that_is_no_python(

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from pulsar_ray.data.planning.broker_planner import BrokerPlanner
-from pulsar_ray.data.planning.lost_ranges import check_nothing_lost
-from pulsar_ray.data.planning.plan import AtMessages, RangePlan
+from pulsar_ray.data.planning.plan import AtMessages, RangePlan, check_nothing_lost
 from pulsar_ray.data.reading.segments import stored_rows
 from pulsar_ray.errors import DataLost, TopicNotFound
 from pulsar_ray.model.message_id import MessageId

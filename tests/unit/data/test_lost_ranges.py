@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_ray.data.planning.lost_ranges import LostRange, beginning_of, check_nothing_lost, lost_of
+from pulsar_ray.data.planning.plan import LostRange, beginning_of, check_nothing_lost, lost_of
 from pulsar_ray.errors import DataLost
 from pulsar_ray.model.message_id import EARLIEST, LATEST, Position
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import ray
 
-from pulsar_ray.data.planning import range_hold
+from pulsar_ray.data.planning import lease_keeper
 from pulsar_ray.data.planning.broker_planner import BrokerPlanner
+from pulsar_ray.data.planning.lease_keeper import RangeHold
 from pulsar_ray.data.planning.plan import RangePlan
-from pulsar_ray.data.planning.range_hold import RangeHold
 from pulsar_ray.data.planning.range_leases import LEASE_MS, RangeLeases
 from pulsar_ray.data.reading.dataset_reading import (
     _HoldingStrategy,
@@ -176,9 +176,9 @@ def test_a_process_has_one_hold_of_a_range_for_as_long_as_anybody_there_refers_t
     handed = pickle.dumps(hold)
     assert pickle.loads(handed) is hold
     # From here on as in another process, where a copy takes leases at once.
-    monkeypatch.setattr(range_hold, "_here", weakref.WeakValueDictionary())
-    monkeypatch.setattr(range_hold, "RayCluster", lambda: broker.cluster)
-    monkeypatch.setattr(range_hold, "COPY_LEASES_AFTER_S", 0.0)
+    monkeypatch.setattr(lease_keeper, "_here", weakref.WeakValueDictionary())
+    monkeypatch.setattr(lease_keeper, "RayCluster", lambda: broker.cluster)
+    monkeypatch.setattr(lease_keeper, "COPY_LEASES_AFTER_S", 0.0)
     copies = [pickle.loads(handed) for _ in range(2)]
     assert copies[0] is copies[1] is not hold
     wait_until(lambda: len(ends_ms(broker, topic)) == 2, what="leases of the copy")

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from pulsar_ray.client.producer.routing import java_string_hash, murmur3_32_hash
-from pulsar_ray.data.writing.row_lanes import ROWS_PER_TURN, row_lanes
+from pulsar_ray.data.writing.publishing import ROWS_PER_TURN, row_lanes
 from pulsar_ray.model.enums import HashingScheme
 
 

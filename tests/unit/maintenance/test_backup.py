@@ -15,8 +15,7 @@ import pytest
 from pulsar_ray.broker.catalog.catalog import Catalog
 from pulsar_ray.cli.target import Target
 from pulsar_ray.errors import CorruptData, DataDirectoryInUse, InvalidConfiguration, NotOurDataDirectory
-from pulsar_ray.maintenance.adoption import adopt_copy
-from pulsar_ray.maintenance.backup import back_up
+from pulsar_ray.maintenance.backup import adopt_copy, back_up
 from pulsar_ray.maintenance.repair import repair_directory
 from pulsar_ray.maintenance.verify import verify_directory
 from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory

@@ -13,7 +13,7 @@ from pulsar_ray.errors import DataDirectoryInUse, NotOurDataDirectory
 from pulsar_ray.format.record import encode_record
 from pulsar_ray.ledger.reader import SegmentReader
 from pulsar_ray.maintenance.damage import Kind
-from pulsar_ray.maintenance.manifest_rebuild import rebuild_manifest
+from pulsar_ray.maintenance.rebuilding import rebuild_manifest
 from pulsar_ray.maintenance.repair import repair_directory
 from pulsar_ray.maintenance.verify import verify_directory
 from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory

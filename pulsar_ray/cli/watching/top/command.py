@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 
 from pulsar_ray.cli.console import INTERRUPTED
-from pulsar_ray.cli.finite_range import FiniteRange
+from pulsar_ray.cli.parameters import FiniteRange
 from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.cli.watching.progress import progress
 from pulsar_ray.cli.watching.top.columns import COLUMNS, DEFAULT_SORT, View

@@ -216,10 +216,10 @@ def test_messages_that_go_into_a_file_are_counted(run: Run, screen: io.StringIO)
 @pytest.mark.parametrize(
     ("command", "work"),
     [
-        (("verify",), "maintenance.verify.verify_directory"),
-        (("repair",), "maintenance.repair.repair_directory"),
-        (("backup", "{copy}"), "maintenance.backup.back_up"),
-        (("backup", "{copy}"), "maintenance.backup.verify_directory"),
+        (("verify",), "maintenance.verify_directory"),
+        (("repair",), "maintenance.repair_directory"),
+        (("backup", "{copy}"), "maintenance.back_up"),
+        (("backup", "{copy}"), "maintenance.verify_directory"),
     ],
 )
 def test_reading_a_directory_shows_all_of_its_bytes(

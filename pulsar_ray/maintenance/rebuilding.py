@@ -1,7 +1,8 @@
-"""Rebuilds a partition's manifest from its segments, its cursors, and its intact records."""
+"""Rebuild the manifest and the cursors of a partition from what is intact."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -10,16 +11,26 @@ from typing import NamedTuple
 
 from pulsar_ray.errors import CorruptData
 from pulsar_ray.format.segment import SEGMENT_HEADER_SIZE
+from pulsar_ray.ledger.directory_owner import DirectoryOwner
+from pulsar_ray.ledger.owner_lock import take_free_lock
 from pulsar_ray.ledger.reader import SegmentReader
-from pulsar_ray.ledger.record_log import salvage_log
+from pulsar_ray.ledger.record_log import RecordLog, salvage_log
 from pulsar_ray.ledger.recovery import SegmentScan, find_frame
 from pulsar_ray.ledger.segment_file import parse_segment_name
-from pulsar_ray.maintenance.cursor_rebuild import salvaged_cursor
-from pulsar_ray.maintenance.partition_content import PartitionContent
-from pulsar_ray.managed_ledger.cursor.cursor_directories import subscription_numbers
+from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory, subscription_numbers
+from pulsar_ray.managed_ledger.cursor.cursor_records import (
+    CHANGES,
+    SNAPSHOT,
+    apply_changes,
+    check_record_types,
+    cursor_from_snapshot,
+    snapshot_payload,
+)
+from pulsar_ray.managed_ledger.cursor.cursor_store import LOG_NAME
 from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor
+from pulsar_ray.managed_ledger.cursor.managed_cursor import Subscription as CursorSubscription
 from pulsar_ray.managed_ledger.log.manifest.manifest import Manifest
-from pulsar_ray.managed_ledger.log.manifest.manifest_log import MANIFEST
+from pulsar_ray.managed_ledger.log.manifest.manifest_log import MANIFEST, KnownSequences, ManifestContent
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
     Checkpoint,
     DeduplicationSwitched,
@@ -35,10 +46,65 @@ from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
     SubscriptionRemoved,
     TopicIdentity,
     from_log,
+    to_log,
 )
 from pulsar_ray.managed_ledger.log.partition_directories import identity_of_segments
 from pulsar_ray.model.message_id import EARLIEST, LATEST, Position
 from pulsar_ray.model.topic_name import TopicName, is_system_topic
+
+
+@dataclass
+class PartitionContent:
+    """A manifest, and what it says of producers.
+
+    The next owner scans all ledgers and finds the rest there: where frames stand, and who wrote last.
+    """
+
+    manifest: Manifest
+    incarnations: list[IncarnationRecord] = field(default_factory=list)
+    retired: set[int] = field(default_factory=set)
+    sequences: KnownSequences = field(default_factory=KnownSequences)
+
+    @classmethod
+    def of(cls, content: ManifestContent) -> PartitionContent:
+        """The contents of an intact manifest."""
+        found = cls(content.manifest, list(content.incarnations), sequences=content.sequences)
+        for checkpoint in (*content.folded, content.newest):
+            found.add_checkpoint(checkpoint)
+        return found
+
+    def add_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Take what a checkpoint says of producers."""
+        self.incarnations += checkpoint.written
+        self.retired.update(checkpoint.retired)
+
+    def write(self) -> None:
+        """Make it the partition's manifest, durably; nobody may own the directory."""
+        directory: Path = self.manifest.directory
+        owner = DirectoryOwner.open(directory, create=True, acquire_lock=take_free_lock)
+        log = RecordLog(owner, MANIFEST)
+        try:
+            log.rewrite([to_log(record) for record in self._records()])
+        finally:
+            log.close()
+            owner.close()
+
+    def _records(self) -> Iterator[ManifestRecord]:
+        manifest, sequences = self.manifest, self.sequences
+        yield from manifest.snapshot()
+        yield from self.incarnations
+        if sequences.switched_on is not None:
+            yield DeduplicationSwitched(True, *sequences.switched_on)
+            for prefix, position in sequences.forgotten:
+                yield SequenceIdsForgotten(prefix, *position)
+            yield from sequences.records
+        first = next(iter(manifest.ledgers.values()), None)
+        place = (manifest.last_position.ledger_id + 1, 0, SEGMENT_HEADER_SIZE, 0)
+        if first is not None:
+            segment = first.segments[0]
+            place = (*segment[:2], SEGMENT_HEADER_SIZE, segment.first_entry_id)
+        yield Checkpoint(*place, 0, [], {}, sorted(self.retired))
+
 
 _LEDGERS_PASSED_OVER = 1024
 
@@ -231,3 +297,46 @@ def _opened_ms(segment: _Segment, known: _Known) -> int:
             return reader.header().created_ms
     except CorruptData:
         return 1
+
+
+def salvaged_cursor(log_directory: Path, number: int, registered: Subscription | None) -> ManagedCursor:
+    """Read a cursor past damage in its log.
+
+    Without any record it begins at the subscription's hold.
+
+    Acknowledgments are facts, so each intact record counts. Those that stood in a damaged record alone are
+    forgotten: their messages come again. Without a registration the name is "" if the log does not tell it.
+    Raises UnsupportedFormatVersion, OSError.
+    """
+    cursor = ManagedCursor(CursorSubscription(""))
+    if registered is not None:
+        subscription = CursorSubscription(registered.name, True, registered.properties)
+        cursor = ManagedCursor(subscription, registered.hold)
+    directory = cursor_directory(log_directory, number)
+    records = salvage_log(directory, LOG_NAME) if directory.is_dir() else []
+    check_record_types(records, str(directory))
+    for kind, payload in records:
+        # Intact, and yet none of a cursor: it tells nothing.
+        with contextlib.suppress(KeyError, IndexError, TypeError, ValueError, OverflowError):
+            if kind == SNAPSHOT:
+                found = cursor_from_snapshot(payload)
+                if registered is not None and found.subscription.name != registered.name:
+                    return cursor
+                cursor = found
+            elif kind == CHANGES:
+                # The record that told of a seek may be lost.
+                is_reset = payload["g"] != cursor.generation
+                apply_changes(cursor, {**payload, "r": True} if is_reset else payload)
+    return cursor
+
+
+def write_cursor(log_directory: Path, number: int, cursor: ManagedCursor) -> None:
+    """Make it the subscription's cursor, durably; nobody may own the directory."""
+    directory = cursor_directory(log_directory, number)
+    owner = DirectoryOwner.open(directory, create=True, acquire_lock=take_free_lock)
+    log = RecordLog(owner, LOG_NAME)
+    try:
+        log.rewrite([(SNAPSHOT, snapshot_payload(cursor))])
+    finally:
+        log.close()
+        owner.close()

@@ -1,13 +1,30 @@
-"""Durations and times on the command line."""
+"""Numbers, durations and times on the command line."""
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import datetime, timedelta
+from typing import Any
 
 import click
 
 from pulsar_ray.client.producer.send_arguments import LAST_TIME_MS
+
+
+class FiniteRange(click.FloatRange):
+    """A number of a range, as `click.FloatRange`.
+
+    `nan`, which is in every range for that, and `inf` are refused.
+    """
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read the number; anything else is wrong usage."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is no finite number.", param, ctx)
+        return number
+
 
 _UNITS = {
     "ms": timedelta(milliseconds=1),

@@ -1,1 +1,0 @@
-"""Commands that check, mend and copy the data directory of a broker."""
