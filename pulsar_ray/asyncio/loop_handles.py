@@ -22,8 +22,9 @@ from pulsar_ray.client.options.client_options import ClientOptions
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.client.options.policies import ConsumerEventListener
 from pulsar_ray.client.options.producer_options import ProducerOptions
+from pulsar_ray.client.producer.message_fields import NOTHING_GIVEN, MessageFields, message_fields
 from pulsar_ray.client.producer.producer import Producer
-from pulsar_ray.client.producer.queue.send_queue import SendQueue
+from pulsar_ray.client.producer.send_queue import SendQueue
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.transport.cluster import Cluster
 
@@ -88,7 +89,7 @@ class LoopProducer(Producer):
     @property
     def queues(self) -> list[SendQueue]:
         """The queues of the partitions that it has now."""
-        return self._queues()
+        return [partition.queue for partition in self._partitions]
 
     def prepare(
         self,
@@ -102,14 +103,14 @@ class LoopProducer(Producer):
         event_timestamp: Any,
         deliver_at: Any,
         deliver_after: Any,
-    ) -> tuple[SendQueue | None, bytes | None, tuple[Any, ...] | int | None]:
+    ) -> tuple[SendQueue | None, bytes | None, MessageFields | None]:
         """The arguments of `SendQueue.enqueue`, and the queue.
 
         None for the queue of the partition whose turn it is.
 
         Raises what `Producer.send` raises for wrong arguments.
         """
-        fields = self._fields(
+        given = (
             properties,
             partition_key,
             ordering_key,
@@ -120,6 +121,7 @@ class LoopProducer(Producer):
             deliver_at,
             deliver_after,
         )
+        fields = None if given == NOTHING_GIVEN else message_fields(*given)
         value = None if content is None else self._schema.encode(content)
         partition = self._single or self._choose(
             value, partition_key, ordering_key, properties, event_timestamp

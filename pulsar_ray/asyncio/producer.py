@@ -18,8 +18,9 @@ from pulsar_ray.asyncio.blocking_calls import in_thread
 from pulsar_ray.asyncio.lazy_handle import LazyHandle, OpeningClient
 from pulsar_ray.asyncio.loop_handles import LoopProducer
 from pulsar_ray.client.options.producer_options import ProducerOptions
-from pulsar_ray.client.producer.blocks.send_callbacks import ErrorCallback
-from pulsar_ray.client.producer.queue.send_queue import SendQueue
+from pulsar_ray.client.producer.message_fields import MessageFields
+from pulsar_ray.client.producer.send_callbacks import ErrorCallback
+from pulsar_ray.client.producer.send_queue import SendQueue
 from pulsar_ray.errors import PulsarException, Timeout
 from pulsar_ray.lane.io_thread import LoopTimers
 from pulsar_ray.lane.waiting import within
@@ -158,7 +159,7 @@ class Producer(LazyHandle[LoopProducer]):
         inner = await self._open_first()
         queues = inner.queues
         for queue in queues:
-            queue.check()
+            queue.state.raise_if_ended()
         timeout_s = self._options.send_timeout_millis / 1000
         deadline = time.monotonic() + timeout_s
         settled = [loop.create_future() for _ in queues]
@@ -217,7 +218,7 @@ class _Waiting:
     number: int
     sent: SendFuture
     value: bytes | None
-    fields: tuple[Any, ...] | int | None
+    fields: MessageFields | None
     is_in_turn: bool
     expiry: asyncio.TimerHandle | None = None
     is_waiting: bool = field(default=True)
@@ -249,7 +250,7 @@ class BlockedSends:
         self,
         sent: SendFuture,
         value: bytes | None,
-        fields: tuple[Any, ...] | int | None,
+        fields: MessageFields | None,
         queue: SendQueue | None,
     ) -> None:
         """Enqueue a message now, or once there is room.
@@ -260,7 +261,7 @@ class BlockedSends:
         wait `sent` fails with it.
         """
         target = queue or self._next_in_turn()
-        if not self._in_turn and not self._bound[target] and target.room_left:
+        if not self._in_turn and not self._bound[target] and target.state.room_left:
             target.gather()
             if target.enqueue(value, sent, fields, in_turn=queue is None):
                 return
@@ -278,12 +279,12 @@ class BlockedSends:
             self._admit_to(queue)
 
     def _admit_to(self, queue: SendQueue) -> None:
-        if queue.room.on_room is None:
-            queue.room.on_room = partial(self._timers.call_soon, partial(self._admit, queue))
+        if queue.on_room is None:
+            queue.on_room = partial(self._timers.call_soon, partial(self._admit, queue))
         while (waiting := self._first_for(queue)) is not None:
             message = waiting[0]
             if not message.sent.done():
-                if not queue.room_left:
+                if not queue.state.room_left:
                     # The open batch would otherwise fill the queue until its delay is over.
                     queue.seal()
                     return
@@ -294,7 +295,7 @@ class BlockedSends:
             if message.expiry is not None:
                 message.expiry.cancel()
         if not self._bound[queue] and not self._in_turn:
-            queue.room.on_room = None
+            queue.on_room = None
 
     def _first_for(self, queue: SendQueue) -> deque[_Waiting] | None:
         """The waiting messages of which the first is the next one for the queue."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from pulsar_ray.client.producer.send_arguments import LAST_TIME_MS
+from pulsar_ray.client.producer.message_fields import LAST_TIME_MS
 
 
 class FiniteRange(click.FloatRange):

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pulsar_ray.client.client import Client
-from pulsar_ray.client.producer.blocks import chunked_message
-from pulsar_ray.client.producer.blocks.chunked_message import ChunkedMessage
+from pulsar_ray.client.producer import chunked_message
+from pulsar_ray.client.producer.chunked_message import ChunkedMessage
 from pulsar_ray.client.producer.producer import Producer
 from tests.conformance.broker import Broker
 
@@ -55,9 +55,9 @@ class Halves:
         """Send the next ones."""
         queue = producer._partitions[0].queue
         rest = self._rests[producer]
-        with queue._state:
+        with queue._lock:
             for block in rest[:chunks]:
-                queue.unconfirmed.add(block)
+                queue.state.unconfirmed.add(block)
         del rest[:chunks]
         producer.flush()
 

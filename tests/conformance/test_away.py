@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from pulsar_ray.client.producer.blocks.send_callbacks import ErrorCallback
 from pulsar_ray.client.producer.routing import java_string_hash
+from pulsar_ray.client.producer.send_callbacks import ErrorCallback
 from pulsar_ray.errors import PulsarException, Timeout, WrongNode
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.testing.waiting import wait_until
@@ -218,7 +218,7 @@ async def test_a_loop_goes_on_while_all_partitions_are_silent(
         queues = producer._open_already().queues
         for name in names:
             broker.cluster.kill(name, keep_down=True)
-        await until(lambda: not any(queue.takes_keyless for queue in queues))
+        await until(lambda: not any(queue.state.takes_keyless for queue in queues))
         sends = [asyncio.ensure_future(producer.send(value)) for value in numbers(0, 10)]
         await turns(100)
         assert not any(send.done() for send in sends)
@@ -236,6 +236,6 @@ async def test_a_loop_is_told_that_all_partitions_are_away(broker: Broker, topic
         queues = producer._open_already().queues
         for part in range(COUNT):
             broker.cluster.take_away(f"{topic}-partition-{part}")
-        await until(lambda: all(queue.absence for queue in queues))
+        await until(lambda: all(queue.state.absence for queue in queues))
         with pytest.raises(WrongNode, match="on far"):
             await producer.send(b"keyless")

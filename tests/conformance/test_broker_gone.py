@@ -117,6 +117,7 @@ def test_a_send_that_waits_is_told_however_slowly_the_telling_goes(
     monkeypatch.setattr(PartitionProducer, "give_up", lambda _: has_given_up.set())
     broker.cluster.partition(producer.topic()).freeze()
     error = _in_thread(lambda: producer.send(b"y"))
-    wait_until(lambda: producer._partitions[0].queue.unconfirmed.messages, TIMEOUT_S, "a send that waits")
+    state = producer._partitions[0].queue.state
+    wait_until(lambda: state.unconfirmed.messages, TIMEOUT_S, "a send that waits")
     broker.cluster.go()
     assert isinstance(error(), BrokerGone)

@@ -378,7 +378,7 @@ def test_messages_go_to_parked_partitions_in_turn(broker: Broker, client: Client
     assert not broker.cluster.addresses, "looking for new partitions wakes none"
     # A partition that has slept for long is not taken for one that does not answer.
     for partition in producer._partitions:
-        partition.queue._access.closed_at_s -= 3600.0
+        partition.queue.state.closed_at_s -= 3600.0
     for value in numbers(0, 6):
         producer.send(value)
     assert [len(broker.stored(f"{topic}-partition-{index}")) for index in range(3)] == [2, 2, 2]

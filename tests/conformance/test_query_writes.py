@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from pulsar_ray.client.client import Client
-from pulsar_ray.client.producer.blocks.chunked_message import ChunkedMessage
+from pulsar_ray.client.producer.chunked_message import ChunkedMessage
 from pulsar_ray.data.writing import publishing
 from pulsar_ray.data.writing.publishing import NamedWrite, Part, Sending, publish_part
 from pulsar_ray.data.writing.query_batch import QueryBatch

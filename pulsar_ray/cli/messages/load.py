@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pulsar_ray.client.producer.blocks.send_callbacks import ErrorCallback
+from pulsar_ray.client.producer.send_callbacks import ErrorCallback
 from pulsar_ray.client.received.block_rows import items_of
 from pulsar_ray.errors import PulsarException, Result, error_from
 

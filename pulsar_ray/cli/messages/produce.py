@@ -17,7 +17,7 @@ from pulsar_ray.cli.messages.whole_files import WholeFiles
 from pulsar_ray.cli.parameters import duration, time_ms
 from pulsar_ray.cli.target import WAITING, Target, pass_target
 from pulsar_ray.cli.watching.progress import ShownProgress, Unit, progress
-from pulsar_ray.client.producer.blocks.send_callbacks import ErrorCallback
+from pulsar_ray.client.producer.send_callbacks import ErrorCallback
 from pulsar_ray.errors import PulsarException, Result, error_from
 from pulsar_ray.model.enums import CompressionType
 from pulsar_ray.model.message_id import MessageId

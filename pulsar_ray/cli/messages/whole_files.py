@@ -11,7 +11,7 @@ import click
 
 from pulsar_ray.cli.console import Interrupt, write_out
 from pulsar_ray.cli.watching.progress import Unit, progress
-from pulsar_ray.client.producer.blocks.send_callbacks import ErrorCallback
+from pulsar_ray.client.producer.send_callbacks import ErrorCallback
 from pulsar_ray.errors import MessageTooBig, PulsarException, Result, error_from
 from pulsar_ray.format.compression import MAX_CHUNKED_LENGTH
 from pulsar_ray.model.message_id import MessageId

@@ -11,7 +11,9 @@ from pulsar_ray.client.endpoint.forking import notify_of_forks
 from pulsar_ray.client.endpoint.open_requests import ReopenRequest, request_open
 from pulsar_ray.client.endpoint.pending_close import PendingClose
 from pulsar_ray.client.options.producer_options import ProducerOptions
-from pulsar_ray.client.producer.queue.send_queue import SendQueue
+from pulsar_ray.client.producer.send_callbacks import SyncSend
+from pulsar_ray.client.producer.send_queue import SendQueue
+from pulsar_ray.client.producer.send_state import ENDED, OPEN
 from pulsar_ray.errors import (
     AlreadyClosed,
     ForkedClient,
@@ -24,6 +26,7 @@ from pulsar_ray.errors import (
 )
 from pulsar_ray.lane.waiting import Completion
 from pulsar_ray.model.enums import ProducerAccessMode
+from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.session.requests import NO_BLOCK, NO_EPOCH, OpenProducer, ProducerOpened, PublishFailed
 from pulsar_ray.transport.carriers import Connection
 from pulsar_ray.transport.cluster import AttachReply, PartitionRoute
@@ -127,14 +130,14 @@ class PartitionProducer:
         return OpenProducer(
             request_id,
             self.producer_id,
-            self.queue.name or None,
+            self.queue.state.producer_name or None,
             incarnation,
             replaces,
             first_seq,
             int(self._options.access_mode),
             self._options.producer_name is not None,
             self._options.properties,
-            self.queue.has_begun,
+            self.queue.state.builder is not None,
             self._topic_epoch,
         )
 
@@ -147,7 +150,7 @@ class PartitionProducer:
         self._request_open()
 
     def _request_open(self) -> None:
-        if self.queue.error is None:
+        if self.queue.state.error is None:
             ReopenRequest(
                 self.link,
                 self._open_request,
@@ -181,7 +184,7 @@ class PartitionProducer:
         )
 
     def _request_open_unless_open(self) -> None:
-        if not self.queue.is_open:
+        if self.queue.state.phase is not OPEN:
             self._request_open()
 
     def on_refused(self, error: PulsarException) -> None:
@@ -195,27 +198,28 @@ class PartitionProducer:
     @property
     def is_connected(self) -> bool:
         """True while open at the partition, and while that sleeps."""
-        return self.queue.is_open or (self.link.is_asleep and self.queue.error is None)
+        phase = self.queue.state.phase
+        return phase is OPEN or (self.link.is_asleep and phase is not ENDED)
 
     @property
     def pending_messages(self) -> int:
         """How many messages are sealed in blocks that have no receipt."""
-        return self.queue.unconfirmed.messages
+        return self.queue.state.unconfirmed.messages
 
     @property
     def awaits_packets(self) -> bool:
         """Whether a receipt or refusal is to come."""
-        return self.queue.unconfirmed.messages > 0
+        return self.queue.state.unconfirmed.messages > 0
 
     @property
     def needs_actor(self) -> bool:
         """Whether messages wait for the partition."""
-        return self.queue.has_pending
+        return self.queue.has_pending()
 
     @property
     def takes_keyless(self) -> bool:
         """See Destination."""
-        return self.queue.takes_keyless
+        return self.queue.state.takes_keyless
 
     def on_request(self, request: Any, body: memoryview) -> None:
         """Fail a refused block, send the rest of one, or learn the limit of now."""
@@ -239,7 +243,7 @@ class PartitionProducer:
     # --- giving up and closing --------------------------------------------------------------------
 
     def _check_timeouts(self) -> None:
-        if self.queue.error is not None:
+        if self.queue.state.error is not None:
             return
         if self.queue.has_expired():
             self.give_up()
@@ -249,13 +253,34 @@ class PartitionProducer:
         """Fail everything unconfirmed and write it no more: a message got no receipt in time."""
         at, time_s = self.link.where, self._send_timeout_s
         text = f"no receipt from {at} within {time_s} s; whether it was stored is unknown"
-        if (absence := self.queue.absence) is not None:
+        if (absence := self.queue.state.absence) is not None:
             text = f"{text}: {absence.text}"
         elif self._held_because:
             text = f"{text}: {self._held_because}"
         self.queue.start_over(Timeout(text))
         if self.link.is_attached:
             self._request_open()
+
+    def await_receipt(self, sent: SyncSend, value: bytes | None, timeout_s: float) -> MessageId:
+        """Wait until the partition has stored the message, and return its id.
+
+        Without a receipt in time the partition gives up all that is unconfirmed. A message in chunks has that
+        time for each chunk. Raises Timeout, or the error that the message failed with.
+        """
+        while not self.link.wait(sent, time.monotonic() + timeout_s):
+            if self.queue.state.limits.is_chunked(value) and not self.queue.has_expired():
+                continue  # a chunk was confirmed meanwhile
+            self.give_up()
+            if not sent.is_set():
+                raise Timeout(
+                    f"no receipt from {self.link.where} within {timeout_s} s; whether the message was "
+                    "stored is unknown"
+                )
+            break
+        if sent.error is not None:
+            raise sent.error.again()
+        assert sent.message_id is not None
+        return sent.message_id
 
     def fail(self, error: PulsarException) -> None:
         """End this producer: unconfirmed messages and later calls get `error`."""
@@ -267,7 +292,7 @@ class PartitionProducer:
 
     def flush(self, deadline: float) -> None:
         """Wait until everything added so far is confirmed or failed. Raises Timeout."""
-        self.queue.check()
+        self.queue.state.raise_if_ended()
         flushed = Completion()
         self.queue.when_settled(flushed.set)
         if not self.link.wait(flushed, deadline):
@@ -279,7 +304,7 @@ class PartitionProducer:
         A partition that cannot be reached is not waited for: the name is free soon after it can.
         Raises Timeout.
         """
-        if self.queue.error is not None:
+        if self.queue.state.error is not None:
             return
         closing = None
         try:

@@ -16,21 +16,13 @@ from pulsar_ray.client.endpoint.lazy_handle import LazyHandle
 from pulsar_ray.client.options.checks import check_callable, refuse
 from pulsar_ray.client.options.producer_options import ProducerOptions
 from pulsar_ray.client.options.schema import BytesSchema
-from pulsar_ray.client.producer.blocks.bulk_limits import BulkLimits
-from pulsar_ray.client.producer.blocks.sealed_batch import SendCallback
-from pulsar_ray.client.producer.blocks.send_callbacks import fail_callbacks
-from pulsar_ray.client.producer.bulk.bulk_receipts import BulkCallback
-from pulsar_ray.client.producer.bulk.bulk_send import BulkSend, limits_of
+from pulsar_ray.client.producer.bulk_send import BulkCallback, BulkSend, limits_of
+from pulsar_ray.client.producer.message_fields import NOTHING_GIVEN, MessageFields, message_fields
+from pulsar_ray.client.producer.partition_limits import BulkLimits
 from pulsar_ray.client.producer.partition_producer import PartitionProducer
-from pulsar_ray.client.producer.queue.send_queue import SendQueue
 from pulsar_ray.client.producer.routing import BatchTurnsRouter, Router, find_available, new_router
-from pulsar_ray.client.producer.send_arguments import (
-    LAST_TIME_MS,
-    check_send_arguments,
-    due_time,
-    message_fields,
-)
-from pulsar_ray.client.producer.sync_send import SyncSend
+from pulsar_ray.client.producer.send_callbacks import SendCallback, SyncSend, fail_callbacks
+from pulsar_ray.client.producer.send_state import SendState
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.errors import (
@@ -44,8 +36,6 @@ from pulsar_ray.model.message_id import MessageId
 
 FOREVER_S = 1e9
 _ONE_RECEIPT = "a function (Result, MessageId) or None"
-_NOTHING_BESIDE = (None, None, None, None, None, False, None, None, None)
-_NOTHING_BUT_A_TIME = _NOTHING_BESIDE[:-1]
 
 
 class ProducerClient(Protocol):
@@ -123,12 +113,12 @@ class Producer(LazyHandle):
 
     def is_chunked(self, value: bytes | None) -> bool:
         """Whether a message is too large for one block, and sent in chunks."""
-        return self._partitions[0].queue.is_chunked(value)
+        return self._partitions[0].queue.state.limits.is_chunked(value)
 
     @property
     def max_message_size(self) -> int:
         """The size in bytes that each of its partitions takes in one block."""
-        return min(partition.queue.max_message_size for partition in self._partitions)
+        return min(partition.queue.state.limits.max_message_size for partition in self._partitions)
 
     @property
     def is_routed_by_hand(self) -> bool:
@@ -138,7 +128,7 @@ class Producer(LazyHandle):
     @property
     def has_ended(self) -> bool:
         """Whether it was closed, or its topic was deleted."""
-        return self._ending.is_over or any(partition.queue.error for partition in self._partitions)
+        return self._ending.is_over or any(partition.queue.state.error for partition in self._partitions)
 
     def add_partition(self, partition: PartitionProducer) -> None:
         """Use one more partition: the topic has grown by the next index."""
@@ -190,7 +180,7 @@ class Producer(LazyHandle):
             deliver_at,
             deliver_after,
         )
-        fields = None if given == _NOTHING_BESIDE else self._fields(*given)
+        fields = None if given == NOTHING_GIVEN else message_fields(*given)
         value = (
             content
             if content is None or type(content) is self._sent_as_given
@@ -207,7 +197,7 @@ class Producer(LazyHandle):
         else:
             partition.queue.enqueue(value, sent, fields, seal=True)
         timeout_s = self._options.send_timeout_millis / 1000 or FOREVER_S
-        return sent.wait_at(partition, value, timeout_s)
+        return partition.await_receipt(sent, value, timeout_s)
 
     def send_async(
         self,
@@ -231,7 +221,7 @@ class Producer(LazyHandle):
         A full queue (`max_pending_messages`) waits with `block_if_queue_full`, otherwise the callback gets
         ProducerQueueIsFull. Raises what `send` raises for wrong arguments.
         """
-        beside = (
+        given = (
             properties,
             partition_key,
             ordering_key,
@@ -239,17 +229,10 @@ class Producer(LazyHandle):
             replication_clusters,
             disable_replication,
             event_timestamp,
+            deliver_at,
             deliver_after,
         )
-        fields: tuple[Any, ...] | int | None
-        if beside != _NOTHING_BUT_A_TIME:
-            fields = self._fields(*beside[:-1], deliver_at, deliver_after)
-        elif deliver_at is None or (type(deliver_at) is int and deliver_at <= LAST_TIME_MS):
-            # Whether the time has passed is seen where the message is added: a look at the clock, or one
-            # more call, costs a tenth of what the whole message does.
-            fields = deliver_at
-        else:
-            fields = self._fields(*beside[:-1], deliver_at, None)
+        fields = None if given == NOTHING_GIVEN else message_fields(*given)
         if callback is not None and not callable(callback):
             raise refuse("callback", callback, _ONE_RECEIPT)
         value = (
@@ -267,65 +250,6 @@ class Producer(LazyHandle):
                 partition.queue.enqueue(value, callback, fields)
         except (ProducerQueueIsFull, AlreadyClosed, ProducerFenced, WrongNode) as error:
             fail_callbacks([callback], error)
-
-    def _fields(
-        self,
-        properties: Any,
-        partition_key: Any,
-        ordering_key: Any,
-        sequence_id: Any,
-        clusters: Any,
-        disable_replication: Any,
-        event_timestamp: Any,
-        deliver_at: Any,
-        deliver_after: Any,
-    ) -> tuple[Any, ...] | int | None:
-        """Check the arguments beside the content; None if none was given."""
-        if (
-            properties is None
-            and partition_key is None
-            and ordering_key is None
-            and sequence_id is None
-            and event_timestamp is None
-            and clusters is None
-            and disable_replication is False
-            and deliver_at is None
-            and deliver_after is None
-        ):
-            return None
-        if (
-            type(deliver_at) is int
-            and deliver_at <= LAST_TIME_MS
-            and properties is None
-            and partition_key is None
-            and ordering_key is None
-            and sequence_id is None
-            and event_timestamp is None
-            and clusters is None
-            and disable_replication is False
-            and deliver_after is None
-        ):
-            return due_time(deliver_at, None)
-        check_send_arguments(
-            properties,
-            partition_key,
-            ordering_key,
-            sequence_id,
-            clusters,
-            disable_replication,
-            event_timestamp,
-            deliver_at,
-            deliver_after,
-        )
-        return message_fields(
-            partition_key,
-            ordering_key,
-            properties,
-            event_timestamp,
-            sequence_id,
-            deliver_at,
-            deliver_after,
-        )
 
     def _choose(
         self,
@@ -354,7 +278,7 @@ class Producer(LazyHandle):
             return self._partitions[self._router.choose(key, message)]
         with self._route_lock:
             index = self._router.choose(key)
-            if key or self._partitions[index].queue.takes_keyless:
+            if key or self._partitions[index].takes_keyless:
                 return self._partitions[index]
             return self._partitions[find_available(index, self._router, self._partitions)]
 
@@ -362,7 +286,7 @@ class Producer(LazyHandle):
         self,
         value: bytes | None,
         callback: SendCallback | None,
-        fields: tuple[Any, ...] | int | None,
+        fields: MessageFields | None,
         *,
         seal: bool = False,
     ) -> PartitionProducer:
@@ -512,8 +436,8 @@ class Producer(LazyHandle):
         with self._route_lock:
             return list(self._partitions)
 
-    def _queues(self) -> list[SendQueue]:
-        return [partition.queue for partition in self._partitions]
+    def _states(self) -> list[SendState]:
+        return [partition.queue.state for partition in self._partitions]
 
     def topic(self) -> str:
         """The full name of the topic."""
@@ -521,15 +445,15 @@ class Producer(LazyHandle):
 
     def producer_name(self) -> str:
         """The given name, or the one made up by the broker."""
-        return next((queue.name for queue in self._queues() if queue.name), "")
+        return next((state.producer_name for state in self._states() if state.producer_name), "")
 
     def last_sequence_id(self) -> int:
         """The highest sequence id stored so far, -1 before any."""
-        return max(queue.last_sequence_id for queue in self._queues())
+        return max(state.last_sequence_id for state in self._states())
 
     def pending_bytes(self) -> int:
         """The bytes, as stored, of what is sealed and not confirmed yet."""
-        return sum(queue.unconfirmed.size for queue in self._queues())
+        return sum(state.unconfirmed.size for state in self._states())
 
     def is_connected(self) -> bool:
         """True while every partition's connection stands."""

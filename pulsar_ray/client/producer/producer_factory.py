@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 def _check_any_there(partitions: list[PartitionProducer]) -> None:
-    absences = [partition.queue.absence for partition in partitions]
+    absences = [partition.queue.state.absence for partition in partitions]
     if (first := absences[0]) is not None and all(absences):
         raise first.again()
 
@@ -76,7 +76,7 @@ class ProducerFactory:
     ) -> PartitionProducer:
         partition = self._open_or_wait(route, options, deadline)
         if self._figures is not None:
-            self._figures.add_producer(partition, route.topic, partition.queue.unconfirmed.latency)
+            self._figures.add_producer(partition, route.topic, partition.queue.state.unconfirmed.latency)
         return partition
 
     def _open_or_wait(

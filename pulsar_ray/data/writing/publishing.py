@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from pulsar_ray.client.client import Client
-from pulsar_ray.client.producer.bulk.bulk_columns import dictionary_codes
+from pulsar_ray.client.producer.bulk_columns import dictionary_codes
 from pulsar_ray.client.producer.producer import Producer
 from pulsar_ray.client.producer.routing import key_hash_function
 from pulsar_ray.data.writing.query_batch import KnownIds, Layout, QueryBatch

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pulsar_ray.client.producer.blocks.batch_builder import BatchBuilder, BatchLimits
-from pulsar_ray.client.producer.blocks.sealed_batch import SealedBatch
+from pulsar_ray.client.producer.batch import Batch
+from pulsar_ray.client.producer.batch_builder import BatchBuilder, BatchLimits
+from pulsar_ray.client.producer.message_fields import MessageFields
 from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.format.payload import DecodedBlock, decode_block
 from pulsar_ray.testing.manual_clock import ManualClock
@@ -13,7 +14,7 @@ from pulsar_ray.testing.manual_clock import ManualClock
 TOPIC = "persistent://public/default/orders"
 
 
-def decoded(sealed: SealedBatch, *, codec: int = 0, schema_version: bytes | None = None) -> DecodedBlock:
+def decoded(sealed: Batch, *, codec: int = 0, schema_version: bytes | None = None) -> DecodedBlock:
     """What a consumer reads of a sealed batch of the producer "maker", incarnation 7, entry_seq 40."""
     buffers = sealed.encode(
         incarnation=7, entry_seq=40, producer_name="maker", codec=codec, schema_version=schema_version
@@ -41,14 +42,13 @@ def received(
     limits = BatchLimits(is_batching=is_batching, max_messages=8192, max_bytes=1 << 20)
     builder = BatchBuilder(limits, ManualClock(now_ms))
     for row, value in enumerate(values):
-        builder.add_message(
-            value,
-            None,
+        fields = MessageFields(
             keys[row] if keys else None,
             ordering_keys[row] if ordering_keys else None,
             properties[row] if properties else None,
             event_times[row] if event_times else None,
         )
+        builder.add(value, None, fields)
     builder.seal()
     (sealed,) = builder.take_sealed()
     return ReceivedBlock(

@@ -8,7 +8,7 @@ from typing import Any
 from pulsar_ray.client.consumer.consumer_core import ConsumerCore
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
-from pulsar_ray.client.producer.blocks.batch_builder import BatchBuilder, BatchLimits
+from pulsar_ray.client.producer.batch_builder import BatchBuilder, BatchLimits
 from pulsar_ray.client.received.segment_files import SegmentFiles
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.row_ranges import RowRanges
@@ -104,7 +104,7 @@ def deliver(
         BatchLimits(is_batching=len(values) > 1, max_messages=8192, max_bytes=1 << 20), ManualClock(1)
     )
     for value in values:
-        builder.add_message(value, None)
+        builder.add(value, None)
     builder.seal()
     (sealed,) = builder.take_sealed()
     body = b"".join(

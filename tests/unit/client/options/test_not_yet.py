@@ -8,7 +8,7 @@ from pulsar_ray.client.options.client_options import ClientOptions
 from pulsar_ray.client.options.consumer_options import ConsumerOptions, ReaderOptions
 from pulsar_ray.client.options.not_yet import NOT_YET, NotYet
 from pulsar_ray.client.options.producer_options import ProducerOptions
-from pulsar_ray.client.producer.send_arguments import check_send_arguments
+from pulsar_ray.client.producer.message_fields import message_fields
 from pulsar_ray.errors import OperationNotSupported
 from pulsar_ray.model.message_id import MessageId
 from tests.unit.client.official_signatures import CLIENT, CREATE_PRODUCER, CREATE_READER, SEND, SUBSCRIBE
@@ -38,7 +38,7 @@ def call_with(call: str, **arguments: Any) -> None:
         ReaderOptions.from_arguments(**{"topic": "t", "start_message_id": MessageId.earliest, **arguments})
     else:
         defaults = {name: default for name, default in SEND.parameters.items() if name != "content"}
-        check_send_arguments(**{**defaults, **arguments})
+        message_fields(**{**defaults, **arguments})
 
 
 @pytest.mark.parametrize(("row", "value"), EXAMPLES)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from pulsar_ray.client.options.producer_options import ProducerOptions
-from pulsar_ray.client.producer.blocks.send_callbacks import ErrorCallback
 from pulsar_ray.client.producer.partition_producer import PartitionProducer
-from pulsar_ray.client.producer.queue import partition_access
+from pulsar_ray.client.producer.send_callbacks import ErrorCallback
+from pulsar_ray.client.producer.send_state import SILENCE_S
 from pulsar_ray.errors import (
     AlreadyClosed,
     DiskSpaceLow,
@@ -276,7 +276,7 @@ def test_closing_while_a_send_waits_for_room_ends_the_send() -> None:
 
     sending = threading.Thread(target=send)
     sending.start()
-    while not producer.queue.room.waiting:
+    while not producer.queue.waiting:
         sending.join(0.01)
     with pytest.raises(Timeout):
         producer.close(0.0)
@@ -314,7 +314,7 @@ def test_a_partition_that_is_away_takes_nothing_until_it_is_back() -> None:
     link.attach("first")
     link.asked[-1][1](opened("named"), None)
     producer.queue.enqueue(b"a", None)
-    assert producer.queue.name == "named"
+    assert producer.queue.state.producer_name == "named"
     assert link.seqs("first") == [0]
 
 
@@ -363,7 +363,7 @@ def test_a_look_at_the_size_and_a_whole_block_wake_too() -> None:
     assert link.begins_to_attach == 1
 
 
-@pytest.mark.parametrize(("silence_s", "is_new"), [(0.0, False), (partition_access.SILENCE_S + 1, True)])
+@pytest.mark.parametrize(("silence_s", "is_new"), [(0.0, False), (SILENCE_S + 1, True)])
 def test_one_that_was_parked_for_long_counts_anew(silence_s: float, is_new: bool) -> None:
     """Its partition may have been awake for others, and have forgotten where it was."""
     link, producer = open_producer()
@@ -372,7 +372,7 @@ def test_one_that_was_parked_for_long_counts_anew(silence_s: float, is_new: bool
     former = producer.queue.opening_numbers()
     link.carrier, link.is_parked = None, True
     producer.on_detached()
-    producer.queue._access.closed_at_s -= silence_s
+    producer.queue.state.closed_at_s -= silence_s
     producer.queue.enqueue(b"y", None)
     incarnation, replaces, first_seq = producer.queue.opening_numbers()
     assert (incarnation != former[0], replaces, first_seq) == (is_new, 0, 0 if is_new else 1)

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from pulsar_ray.client.producer.partition_producer import PartitionProducer
-from pulsar_ray.client.producer.sync_send import SyncSend
+from pulsar_ray.client.producer.send_callbacks import SyncSend
 from pulsar_ray.errors import DiskSpaceLow, Timeout
 from pulsar_ray.model.message_id import MessageId
 
@@ -19,7 +19,7 @@ class Partition:
 
     def __init__(self, *outcomes: Any, is_chunked: bool = False, expires_at: int = 0) -> None:
         self.outcomes = list(outcomes)
-        self.link = self.queue = self
+        self.link = self.queue = self.state = self.limits = self
         self.where = "a partition on a host"
         self.is_cut = is_chunked
         self.expires_at = expires_at
@@ -45,7 +45,7 @@ class Partition:
         self.given_up += 1
 
     def send(self) -> MessageId:
-        return SyncSend().wait_at(cast("PartitionProducer", self), b"x", 30.0)
+        return PartitionProducer.await_receipt(cast("PartitionProducer", self), SyncSend(), b"x", 30.0)
 
 
 def test_the_receipt_has_the_id() -> None:

@@ -1,1 +1,0 @@
-"""A producer's blocks: gathering messages, encoding them, waiting for receipts."""

@@ -1,1 +1,0 @@
-"""Publishing lists and tables at once."""

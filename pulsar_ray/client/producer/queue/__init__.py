@@ -1,1 +1,0 @@
-"""The queue of one producer for one partition, and its parts."""

@@ -1,0 +1,47 @@
+"""Blocks of a producer that wait for receipts: order, resending, and how many may be under way."""
+
+from __future__ import annotations
+
+from pulsar_ray.client.producer.unconfirmed_blocks import UnconfirmedBlock, UnconfirmedBlocks
+from pulsar_ray.managed_ledger.log.producer_incarnations import WINDOW_BLOCKS
+
+
+def ignore(*_: object) -> None:
+    pass
+
+
+def pending(count: int) -> UnconfirmedBlocks:
+    blocks = UnconfirmedBlocks()
+    for seq in range(count):
+        blocks.add(UnconfirmedBlock(seq, 1, 1, [], 10, 0.0, ignore))
+    return blocks
+
+
+def written(blocks: UnconfirmedBlocks) -> list[int]:
+    taken = []
+    while (block := blocks.next_unsent()) is not None:
+        taken.append(block.entry_seq)
+    return taken
+
+
+def test_no_more_are_under_way_than_the_partition_remembers() -> None:
+    blocks = pending(WINDOW_BLOCKS + 3)
+    assert written(blocks) == list(range(WINDOW_BLOCKS))
+    assert not blocks.has_unsent
+    blocks.answer(0, (1, 0, None))
+    blocks.answer(1, (1, 1, None))
+    assert [block.entry_seq for block in blocks.take_settled()] == [0, 1]
+    assert written(blocks) == [WINDOW_BLOCKS, WINDOW_BLOCKS + 1]
+    blocks.resend()
+    assert written(blocks) == list(range(2, WINDOW_BLOCKS + 2))
+
+
+def test_answers_wait_for_earlier_ones() -> None:
+    blocks = pending(3)
+    assert written(blocks) == [0, 1, 2]
+    blocks.answer(1, (1, 1, None))
+    assert blocks.take_settled() == []
+    blocks.answer(0, (1, 0, None))
+    blocks.answer(0, (1, 0, None))
+    assert [block.entry_seq for block in blocks.take_settled()] == [0, 1]
+    assert (len(blocks), blocks.messages, blocks.size, blocks.sent) == (1, 1, 10, 1)
