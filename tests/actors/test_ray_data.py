@@ -12,7 +12,7 @@ import ray
 import pulsar_ray.data
 from pulsar_ray import Admin, Client
 from pulsar_ray.client.arrow.table_schema import TABLE_SCHEMA
-from pulsar_ray.data.planning import range_hold
+from pulsar_ray.data.planning import lease_keeper
 from pulsar_ray.data.planning.broker_planner import BrokerPlanner
 from pulsar_ray.data.reading.dataset_reading import _fetched
 from pulsar_ray.errors import InvalidConfiguration, NotAllowedError, TopicNotFound
@@ -95,7 +95,7 @@ def holder_of(handed: Any) -> Any:
             del self.dataset
             next(reading)
             gc.collect()
-            return len(range_hold._here)
+            return len(lease_keeper._here)
 
     holder: Any = ray.remote(num_cpus=0.1)(Holder).remote()
     ray.get(holder.keep.remote([handed]), timeout=WAIT_S)
