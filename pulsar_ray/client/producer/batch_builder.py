@@ -138,7 +138,7 @@ class BatchBuilder:
         self.has_turn = False
         """Whether messages are open that came in turn."""
         self.plain: Batch | None = None
-        """The open block that a message of nothing but a value may be appended to, as `add` would.
+        """The open block that plain values may be appended to, as `add` would.
 
         `bytes` then counts it and stays below `limit`; it is no larger than `alone_bytes`, and `max_rows`
         messages are sealed.

@@ -52,9 +52,9 @@ def message_fields(
     deliver_at: int | None,
     deliver_after: timedelta | None,
 ) -> MessageFields | None:
-    """Check the arguments of a send beside the content; None if none of them says anything.
+    """Check the arguments of a send beside the content, and gather them.
 
-    Raises ValueError for a wrong type or range.
+    Returns None if none of them says anything. Raises ValueError for a wrong type or range.
 
     Replication arguments are accepted without effect: there is one cluster.
     """

@@ -1,4 +1,4 @@
-"""Knows what a partition takes of a producer: how large, in which pieces, and how late."""
+"""Knows how large and how late messages a partition takes, and in which pieces."""
 
 from __future__ import annotations
 

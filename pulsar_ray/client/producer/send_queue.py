@@ -262,9 +262,10 @@ class SendQueue:
         self._write_if_any()
 
     def check_size(self, payload_bytes: int) -> None:
-        """Refuse a payload above the size that the partition takes, which is woken if it sleeps.
+        """Refuse a payload above the size that the partition takes.
 
-        Raises MessageTooBig, and WrongNode if the partition is known to be away.
+        The partition is woken if it sleeps. Raises MessageTooBig, and WrongNode if the partition is known to
+        be away.
         """
         with self._lock:
             self._do_at_once(self.state.call())

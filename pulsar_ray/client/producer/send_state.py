@@ -8,8 +8,8 @@ and does what each answers. The phases, and what ends them:
     OPEN      blocks are written to `carrier`        `carrier_lost`, `started_over`
     ENDED     every call raises why                  nothing; `ended` leads here from each phase
 
-A block is kept from its sealing until its outcome is known, and written anew on each carrier until then. What
-is settled is called back in the order of the blocks.
+A block is kept from its sealing until its outcome is known, and written anew on each carrier until then.
+Callbacks come in the order of the blocks.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ ELSEWHERE = 64
 MAX_UNCONFIRMED_BYTES = 64 * 1024 * 1024
 UNLIMITED = 1 << 62
 IN_FLIGHT_UNBATCHED = 2
-"""Without batching, messages gather into one block while so many blocks are under way (ADR 0008)."""
+"""Without batching, messages gather while so many blocks are under way (ADR 0008)."""
 PATIENCE_S = 2.0
 """How long an actor that is not open counts as there.
 
@@ -146,12 +146,15 @@ class SendState:
         self._absent_since_opening: WrongNode | None = None
         """Why the partition could not be opened, until it is."""
         self.limits = PartitionLimits(options)
-        """What the partition takes now."""
+        """The limits of the partition, as they are now."""
         self.producer_name = options.producer_name or ""
         """Empty before the partition has answered, unless it was given."""
         self._encoded_name = b""
         self.last_sequence_id = -1
-        """The highest one that is stored, also by an earlier producer of the name; -1 if none is."""
+        """The highest one that is stored, also by an earlier producer of the name.
+
+        It is -1 if none is stored.
+        """
 
         self._turns: BatchTurnsRouter | None = None
         self.builder: BatchBuilder | None = None
@@ -232,7 +235,7 @@ class SendState:
             self._take_limits(PartitionLimits(self._options, opened))
         self.carrier = carrier
         self.phase = OPEN
-        # What an incarnation replaced is known there.
+        # The partition knows now which incarnation was replaced.
         self.numbers.replaces = 0
         return WRITE
 
@@ -288,7 +291,10 @@ class SendState:
 
     @property
     def absence(self) -> WrongNode | None:
-        """Why the partition is away, if that is known. No message is taken for it then."""
+        """Why the partition is away, if that is known.
+
+        No message is taken for it then.
+        """
         if self.phase is OPEN:
             return None
         return self._whereabouts.absence or self._absent_since_opening
@@ -400,9 +406,10 @@ class SendState:
         self.sure = 0 if size or not messages else max(1, self.room_left) if self.phase is OPEN else 1
 
     def look_for_room(self, messages: int, size: int, in_turn: bool = False) -> int:
-        """Look again for what was found FULL; once it is not any more, it may be added.
+        """Look again whether there is room for what was found FULL.
 
-        What is open is finished, which would fill the queue until its delay is over. Raises what ended it.
+        It may be added once it is not FULL any more. The open batch is finished, or it would fill the queue
+        until its delay is over. Raises the error that ended it.
         """
         self.raise_if_ended()
         if (in_turn and self._is_turn_elsewhere()) or not self._is_full(messages, size):
@@ -482,7 +489,7 @@ class SendState:
         return actions
 
     def _add_single(self, value: bytes, callback: SendCallback | None) -> bool:
-        """Make a block at once of a message that is nothing but a value, if it would not gather with others.
+        """Make a block at once of a value that would not gather with others.
 
         It is the block that a Batch of the one message gives, in a third of the steps: a synchronous send
         stands still for each. False, and nothing was added, if its size has to be looked at too.
@@ -549,7 +556,7 @@ class SendState:
         return WRITE
 
     def add_encoded(self, encode: Encode, *, entries: int, messages: int, size: int, done: BlockDone) -> int:
-        """Add a block that was admitted and is encoded elsewhere, behind all that was added before."""
+        """Add an admitted block that is encoded elsewhere, behind all before it."""
         self._seal_all()
         builder: BatchBuilder = self.builder  # type: ignore[assignment]
         first_id, seq = builder.next_sequence_id, self.numbers.next_seq
@@ -666,7 +673,7 @@ class SendState:
         return None if block is None else (block, self.carrier)
 
     def _gathers(self, in_flight: int = IN_FLIGHT_UNBATCHED) -> bool:
-        """Whether messages without batching wait for more, for a block is no better than an entry.
+        """Whether messages without batching wait for more to go with them.
 
         They do while callbacks run, which may send more, in the turn of a loop that sends more, and while so
         many blocks are under way.

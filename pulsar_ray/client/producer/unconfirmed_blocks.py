@@ -57,7 +57,7 @@ class UnconfirmedBlock:
         self.buffers = buffers
         self.size = size
         self.sealed_s = sealed_s
-        """Since when it waits to be confirmed; 0 for a chunk that waits from its writing on."""
+        """Since when it waits to be confirmed; 0 before a chunk is written."""
         self.done = done
         self.outcome: Outcome | None = None
         self._encode = encode
