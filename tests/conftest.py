@@ -38,10 +38,13 @@ _SHARE_RAY = {
         "test_administration",
         "test_broker",
         "test_delayed_delivery",
+        "test_forgotten_in_tasks",
         "test_health",
+        "test_leaving",
         "test_publishers",
         "test_queue",
         "test_ray_data",
+        "test_readers",
         "test_several_topics",
     },
     # Each of them takes seconds, and starting a Ray and a broker as long again.

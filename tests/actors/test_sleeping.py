@@ -80,29 +80,6 @@ def receive(consumer: Consumer, count: int) -> list[Message]:
     return [consumer.receive(WAIT_MS) for _ in range(count)]
 
 
-def test_looking_at_a_sleeping_topic_wakes_nobody(client: Client, topic: str, broker: Broker) -> None:
-    consumer = subscribe(client, topic)
-    producer = client.create_producer(topic)
-    ids = [producer.send(b"%d" % number) for number in range(5)]
-    for message in receive(consumer, 5)[1:3]:
-        consumer.acknowledge(message)
-    consumer.close()
-    producer.close()
-    wait_asleep(topic)
-    with Admin(broker.address) as admin:
-        stats = admin.topics.stats(topic)
-        assert stats["subscriptions"]["s"]["msgBacklog"] == 3
-        assert stats["storageSize"] > 0
-        assert admin.topics.subscriptions(topic) == ["s"]
-        assert admin.topics.get_last_message_id(topic).entry_id() == ids[-1].entry_id()
-        assert admin.topics.stats_internal(topic)["cursors"]["s"]["state"] == "Asleep"
-        assert not actors_of(topic)
-        # A change is made by the actors: they are woken for it.
-        assert admin.topics.skip_all(topic, "s") == 3
-        wait_asleep(topic)
-        assert admin.topics.stats(topic)["subscriptions"]["s"]["msgBacklog"] == 0
-
-
 def test_time_wakes_a_sleeping_partition(client: Client, topic: str, broker: Broker) -> None:
     before = set(broker.data_dir.glob("p/*/wake-at"))
     producer = client.create_producer(topic)
@@ -173,21 +150,6 @@ def test_one_that_nobody_ends_comes_back(client: Client, topic: str, broker: Bro
     assert [message.data() for message in receive(consumer, 1)] == [b"1"]
 
 
-def test_open_producers_and_consumers_cost_no_process(client: Client, topic: str, broker: Broker) -> None:
-    consumer = client.subscribe(topic, "s", ConsumerType.Exclusive)
-    producer = client.create_producer(topic)
-    wait_asleep(topic)
-    assert consumer.is_connected()
-    broker.client().create_producer(topic).send(b"0")
-    (message,) = receive(consumer, 1)
-    assert message.data() == b"0"
-    consumer.acknowledge(message)
-    wait_asleep(topic)
-    producer.send(b"1")
-    (message,) = receive(consumer, 1)
-    assert (message.data(), message.redelivery_count()) == (b"1", 0)
-
-
 def test_actors_are_found_by_a_process_whose_ray_remembers_their_predecessors(
     client: Client, topic: str, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,20 +181,6 @@ def test_a_process_that_dies_while_its_consumer_is_parked_leaves_the_place(
         wait_until(lambda: broker.run_in(CONTROLLER, _parked_at, topic), DEADLINE_S, "a call that waits")
         process.kill()
     consumer = client.subscribe(topic, "s", ConsumerType.Exclusive)
-    client.create_producer(topic).send(b"0")
-    assert [message.data() for message in receive(consumer, 1)] == [b"0"]
-
-
-def test_a_consumer_that_is_closed_while_parked_leaves_the_place(
-    client: Client, topic: str, broker: Broker
-) -> None:
-    consumer = client.subscribe(topic, "s", ConsumerType.Exclusive)
-    wait_asleep(topic)
-    (partition,) = consumer._core.partitions.all
-    wait_until(lambda: partition.link.is_parked, DEADLINE_S, "the notice of its sleep")
-    consumer.close()
-    assert not actors_of(topic)
-    consumer = broker.client().subscribe(topic, "s", ConsumerType.Exclusive)
     client.create_producer(topic).send(b"0")
     assert [message.data() for message in receive(consumer, 1)] == [b"0"]
 

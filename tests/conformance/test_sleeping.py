@@ -254,3 +254,69 @@ def test_stats_count_what_was_acknowledged_also_if_the_dispatcher_leaves_just_th
     monkeypatch.setattr(broker.cluster, "stats", leave_before)
     assert broker.admin().topics.stats(topic)["subscriptions"]["s"]["msgBacklog"] == 2
     assert asked
+
+
+def actors_of(broker: Broker, topic: str) -> list[str]:
+    return [address for address in broker.cluster.addresses if topic in address]
+
+
+def wait_asleep(broker: Broker, topic: str) -> None:
+    """Wait until nobody of a topic runs, also while its clients are connected."""
+
+    def sleeps() -> bool:
+        broker.cluster.put_to_sleep(topic, with_clients=True)
+        return not actors_of(broker, topic)
+
+    wait_until(sleeps, 60, f"the sleep of {topic}")
+
+
+def test_looking_at_a_sleeping_topic_wakes_nobody(broker: Broker, client: Client) -> None:
+    topic, topics = broker.topic(), broker.admin().topics
+    consumer = client.subscribe(topic, "s", ConsumerType.Shared, initial_position=EARLIEST)
+    producer = client.create_producer(topic)
+    ids = [producer.send(b"%d" % number) for number in range(5)]
+    for message in receive(consumer, 5)[1:3]:
+        consumer.acknowledge(message)
+    consumer.close()
+    producer.close()
+    wait_asleep(broker, topic)
+    stats = topics.stats(topic)
+    assert stats["subscriptions"]["s"]["msgBacklog"] == 3
+    assert stats["storageSize"] > 0
+    assert topics.subscriptions(topic) == ["s"]
+    assert topics.get_last_message_id(topic).entry_id() == ids[-1].entry_id()
+    assert topics.stats_internal(topic)["cursors"]["s"]["state"] == "Asleep"
+    assert not actors_of(broker, topic)
+    # A change is made by the actors: they are woken for it.
+    assert topics.skip_all(topic, "s") == 3
+    wait_asleep(broker, topic)
+    assert topics.stats(topic)["subscriptions"]["s"]["msgBacklog"] == 0
+
+
+def test_open_producers_and_consumers_keep_nobody_awake(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    consumer = client.subscribe(topic, "s", ConsumerType.Exclusive)
+    producer = client.create_producer(topic)
+    wait_asleep(broker, topic)
+    assert consumer.is_connected()
+    broker.client().create_producer(topic).send(b"0")
+    (message,) = receive(consumer, 1)
+    assert message.data() == b"0"
+    consumer.acknowledge(message)
+    wait_asleep(broker, topic)
+    producer.send(b"1")
+    (message,) = receive(consumer, 1)
+    assert (message.data(), message.redelivery_count()) == (b"1", 0)
+
+
+def test_a_consumer_that_is_closed_while_parked_leaves_the_place(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    consumer = client.subscribe(topic, "s", ConsumerType.Exclusive)
+    wait_asleep(broker, topic)
+    (partition,) = consumer._core.partitions.all
+    wait_until(lambda: partition.link.is_parked, what="the notice of its sleep")
+    consumer.close()
+    assert not actors_of(broker, topic)
+    consumer = broker.client().subscribe(topic, "s", ConsumerType.Exclusive)
+    client.create_producer(topic).send(b"0")
+    assert [message.data() for message in receive(consumer, 1)] == [b"0"]
