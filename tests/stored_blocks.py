@@ -76,7 +76,9 @@ def append_blocks(
     except BaseException:
         log.fail_append(commit)
         raise
-    return log.finish_append(commit)
+    result = log.finish_append(commit)
+    log.show(result.end)
+    return result
 
 
 def change(log: ManagedLedger, pending: Any) -> Any:

@@ -167,7 +167,7 @@ def test_a_resend_after_the_partitions_death_is_answered_from_the_log(broker: Br
     partition = broker.cluster.partition(topic)
     assert partition.server is not None
     durable = threading.Event()
-    partition.server.intake._finish = lambda *_, **__: durable.set()  # type: ignore[method-assign]
+    partition.server.intake._on_durable = lambda _: durable.set()
     outcomes = Outcomes()
     producer.send_async(b"second", outcomes.of(b"second"))
     assert durable.wait(20)

@@ -19,7 +19,7 @@ def die(*_: Any) -> None:
 
 def before_receipts(partition: Any) -> None:
     """Die when the next blocks are written, synced and checked, but not answered."""
-    partition._server.intake._finish = die
+    partition._server.intake._on_durable = die
 
 
 def inside_write(partition: Any) -> None:

@@ -57,7 +57,7 @@ class Followers:
         self._encoder = PacketEncoder(Advanced)
         self._held: list[tuple[int, int, int, bytes]] = []
         self._held_bytes = 0
-        self._last = ledger.last_position
+        self._last = ledger.readable_position
         self._before_held = self._last
         """The last entry before the frames that are held."""
         self._timer: asyncio.TimerHandle | None = None
@@ -108,8 +108,8 @@ class Followers:
         self._followers = {n: f for n, f in self._followers.items() if f.session is not session}
 
     def advanced(self, result: AppendResult) -> None:
-        """A commit became durable."""
-        before, self._last = self._last, self._ledger.last_position
+        """Tell, at once or soon, what a commit has added to the readable log."""
+        before, self._last = self._last, self._ledger.readable_position
         if not self._followers:
             return
         if not self._held:
@@ -176,7 +176,7 @@ class Followers:
         self, segments: list[SegmentRow] | None, tail: SegmentRow | None, frames: Frames
     ) -> list[Any]:
         ledger = self._ledger
-        positions = (*ledger.last_position, *ledger.first_position)
+        positions = (*ledger.readable_position, *ledger.first_position)
         return self._encoder.encode((ledger.epoch, *positions, segments, tail, *self._before_held, frames))
 
 

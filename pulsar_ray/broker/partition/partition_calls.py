@@ -202,7 +202,7 @@ class PartitionCalls:
         """Return the mark-delete position that a seek goes to; changes nothing."""
         ledger = self._ledger
         if target == "latest":
-            last = ledger.last_position
+            last = ledger.readable_position
             return list(mark_delete_before(last) if inclusive else last)
         if target == "earliest":
             return list(mark_delete_before(ledger.first_position))
@@ -214,7 +214,7 @@ class PartitionCalls:
         return list(ledger.changes.clamp(mark_delete_before(position) if inclusive else position))
 
     async def last_message(self) -> dict[str, Any]:
-        """Return the `position` of the newest stored entry, and of the `first` one left.
+        """Return the `position` of the newest readable entry, and of the `first` one left.
 
         [-1, -1] stands for an empty log, and `first` lies behind `position` if no entry is left. A batch also
         has its number of messages.
@@ -252,7 +252,7 @@ class PartitionCalls:
         """
         self._check_room_for_lease()
         first, stop = await self._bound(start), await self._bound(end)
-        last = self._ledger.last_position
+        last = self._ledger.readable_position
         stop = min(stop, last.next())
         groups = cut_range(self._ledger.segments(), self._ledger.index_points(), first, stop, slice_bytes)
         if first >= stop:
@@ -286,7 +286,7 @@ class PartitionCalls:
             self._ledger.index_points(),
             Position(*first),
             batch_index,
-            min(Position(*end), self._ledger.last_position.next()),
+            min(Position(*end), self._ledger.readable_position.next()),
             RangeLimits(messages, stored_bytes, takes_one),
         )
         measured = await asyncio.get_running_loop().run_in_executor(None, work)
@@ -301,7 +301,7 @@ class PartitionCalls:
                 )
             return known.hold.next()
         if bound == "latest":
-            return self._ledger.last_position.next()
+            return self._ledger.readable_position.next()
         return Position(*await self.seek_position(bound, inclusive=True)).next()
 
     async def append_message(self, key: str, value: str) -> list[int]:
@@ -338,7 +338,7 @@ class PartitionCalls:
         Producers that have been away for `idle_ms` have to begin anew.
         """
         left = self._producers.take_leave({pair[0]: pair[1] for pair in sending}, idle_ms)
-        return {"left": left, "last": list(self._ledger.last_position)}
+        return {"left": left, "last": list(self._ledger.readable_position)}
 
     async def release_lease(self, lease_id: int) -> None:
         """Give a lease back before it expires."""
@@ -352,11 +352,11 @@ class PartitionCalls:
             )
 
     def describe_log(self) -> dict[str, Any]:
-        """Describe where the durable log lies: first and last position, and the segments."""
+        """Describe where the readable log lies: first and last position, and the segments."""
         ledger = self._ledger
         return {
             "first": list(ledger.first_position),
-            "last": list(ledger.last_position),
+            "last": list(ledger.readable_position),
             "segments": [
                 [s.ledger_id, s.segment_index, str(s.path), s.first_entry_id, s.end_offset, s.last_entry_id]
                 for s in ledger.segments()

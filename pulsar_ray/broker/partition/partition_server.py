@@ -148,7 +148,7 @@ class PartitionServer:
             self._disk,
             waiting,
             self._throttle,
-            on_durable=self.followers.advanced,
+            on_readable=self.followers.advanced,
             on_fatal=on_fatal,
             quota=self._quota,
         )

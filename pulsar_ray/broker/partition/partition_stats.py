@@ -56,7 +56,7 @@ def describe_partition(
         "publishers": [describe_publisher(producer) for _, producer in sorted(producers.by_name.items())],
         "epoch": ledger.epoch,
         "isTerminated": ledger.changes.terminated is not None,
-        "lastPosition": list(ledger.last_position),
+        "lastPosition": list(ledger.readable_position),
         "corruptions": [str(c) for c in ledger.corruptions],
         "hasReaders": any(number not in numbers for number in followed),
     }

@@ -133,7 +133,7 @@ class Appender:
         return (manifest.identity.number << LEDGER_COUNTER_BITS) | counter
 
     def finish(self, commit: Commit) -> AppendResult:
-        """The commit's run returned: its entries are durable, and `last_position` includes them."""
+        """Count the commit's entries as durable, because its run returned: `last_position` includes them."""
         state = self._state
         state.in_flight = None
         if commit.segment_path is not None:
@@ -143,7 +143,7 @@ class Appender:
         if state.sequences.is_on:
             state.sequences.confirm()
         frame = (commit.ledger_id, commit.segment_index, commit.offset, commit.frame_header)
-        return AppendResult(commit.positions, [frame])
+        return AppendResult(commit.positions, [frame], state.end_behind(commit))
 
     def _enter_segment(self, commit: Commit) -> None:
         """The commit that begins a segment is durable, and so are the records it wrote."""

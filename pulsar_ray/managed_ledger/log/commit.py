@@ -42,14 +42,25 @@ class WrittenBefore(Protocol):
     is_written: bool
 
 
+class LogEnd(NamedTuple):
+    """Names a place where a log ends or ended: its last entry, and where that ends in its segment."""
+
+    position: Position
+    segment_index: int
+    end_offset: int
+    batch_size: int
+    """How many messages the last entry has if it is a batch, else 0."""
+
+
 class AppendResult(NamedTuple):
-    """The first position of each block, and the frames of the commit.
+    """Holds the first position of each block, the frames of the commit, and where the log ends behind it.
 
     A frame is (ledger id, segment index, offset, encoded header).
     """
 
     positions: list[Position]
     frames: list[tuple[int, int, int, bytes]]
+    end: LogEnd
 
 
 class OpenLedger:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pulsar_ray.config import Settings
 from pulsar_ray.ledger.record_log import RecordLog
 from pulsar_ray.ledger.segment_file import SegmentInfo, segment_name
-from pulsar_ray.managed_ledger.log.commit import Commit, OpenLedger
+from pulsar_ray.managed_ledger.log.commit import Commit, LogEnd, OpenLedger
 from pulsar_ray.managed_ledger.log.log_recovery import OpenedLog
 from pulsar_ray.managed_ledger.log.manifest.manifest_change import ManifestChange
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
@@ -48,6 +48,8 @@ class LogState:
         self.appended_bytes = 0
         """Of all frames since the log was opened."""
         self._closed_segments: list[SegmentInfo] | None = None
+        self.readable = self._end_at_opening()
+        """How far the log may be shown; at its opening all that is durable."""
         self._checkpoint_bytes = settings.index_checkpoint_bytes
         self._checkpoint_entries = settings.index_checkpoint_entries
         self._checkpointed_points = len(opened.index.points)
@@ -95,6 +97,36 @@ class LogState:
             current.next_entry_id - 1,
         )
         return [*self._closed_segments, last]
+
+    def _end_at_opening(self) -> LogEnd:
+        manifest, known = self.manifest, self.segments()
+        index, offset = (known[-1].segment_index, known[-1].end_offset) if known else (-1, 0)
+        return LogEnd(manifest.last_position, index, offset, manifest.last_batch_size)
+
+    def end_behind(self, commit: Commit) -> LogEnd:
+        """Return the end of the log, which is behind a commit that has just become durable."""
+        manifest, end_offset = self.manifest, commit.offset + commit.frame_length
+        return LogEnd(manifest.last_position, commit.segment_index, end_offset, manifest.last_batch_size)
+
+    def show(self, end: LogEnd) -> None:
+        """Let readers see the log up to there; an earlier end changes nothing."""
+        before = self.readable
+        if end.position <= before.position:
+            return
+        self.readable = end
+        if (end.position.ledger_id, end.segment_index) != (before.position.ledger_id, before.segment_index):
+            self.segments_version += 1
+
+    def readable_segments(self) -> list[SegmentInfo]:
+        """Return the segments that hold readable entries, in order; the last one ends at the readable end."""
+        segments, (position, index, end_offset, _) = self.segments(), self.readable
+        if position == self.last_position:
+            return segments
+        last = (position.ledger_id, index)
+        shown = [segment for segment in segments if (segment.ledger_id, segment.segment_index) <= last]
+        if shown and (shown[-1].ledger_id, shown[-1].segment_index) == last:
+            shown[-1] = shown[-1]._replace(end_offset=end_offset, last_entry_id=position.entry_id)
+        return shown
 
     def segments_changed(self) -> None:
         self._closed_segments = None

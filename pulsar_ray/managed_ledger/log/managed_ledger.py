@@ -25,7 +25,7 @@ from pulsar_ray.ledger.record_log import RecordLog
 from pulsar_ray.ledger.segment_file import SegmentInfo
 from pulsar_ray.managed_ledger.log.appender import Appender
 from pulsar_ray.managed_ledger.log.backlog_search import BacklogSearch
-from pulsar_ray.managed_ledger.log.commit import AppendResult, Commit, LogFiles
+from pulsar_ray.managed_ledger.log.commit import AppendResult, Commit, LogEnd, LogFiles
 from pulsar_ray.managed_ledger.log.ledger_policies import LedgerPolicies
 from pulsar_ray.managed_ledger.log.log_recovery import OpenedLog, open_log
 from pulsar_ray.managed_ledger.log.log_state import LogState
@@ -186,9 +186,25 @@ class ManagedLedger:
         """Bytes of all frames that became durable since the log was opened."""
         return self._state.appended_bytes
 
+    @property
+    def readable_position(self) -> Position:
+        """The last entry that readers may be shown, EARLIEST if there never was one.
+
+        It is durable, and may be behind `last_position` as long as whoever owns the log wants it to be
+        durable elsewhere, too: see `show`.
+        """
+        return self._state.readable.position
+
+    def show(self, end: LogEnd) -> None:
+        """Let readers see the log up to `AppendResult.end`; an earlier end changes nothing.
+
+        What is read of the log ends there: positions, segments, searches.
+        """
+        self._state.show(end)
+
     def segments(self) -> list[SegmentInfo]:
-        """The segments with durable entries, in order; only the last one's ends can still move."""
-        return self._state.segments()
+        """The segments with readable entries, in order; only the last one's ends can still move."""
+        return self._state.readable_segments()
 
     def ledgers(self) -> list[LedgerInfo]:
         """The ledgers, for stats.
@@ -205,22 +221,24 @@ class ManagedLedger:
         return list(self._state.index.points)
 
     def last_message(self) -> dict[str, Any]:
-        """The position of the last durable entry, and how many messages its batch has.
+        """Return the position of the last readable entry, and how many messages its batch has.
 
         The position is [-1, -1] if there is none, the size 0 unless the entry is a batch.
         """
-        batch_size = self._state.manifest.last_batch_size
-        return {"position": list(self.last_position), "batch_size": batch_size}
+        readable = self._state.readable
+        return {"position": list(readable.position), "batch_size": readable.batch_size}
 
     def begin_backlog(self, start: Position) -> BacklogSearch:
         """Search and measure what stands at a position and behind; `run` it on any thread."""
         state = self._state
-        return BacklogSearch(start, state.index.floor(start), state.segments(), state.last_position)
+        segments = state.readable_segments()
+        return BacklogSearch(start, state.index.floor(start), segments, state.readable.position)
 
     def begin_position_at_time(self, time_ms: int) -> TimeSearch:
         """Search the first entry published at or after a time; `run` it on any thread."""
         state = self._state
-        return TimeSearch(time_ms, state.index.floor_of_time(time_ms), state.segments(), state.last_position)
+        floor = state.index.floor_of_time(time_ms)
+        return TimeSearch(time_ms, floor, state.readable_segments(), state.readable.position)
 
 
 class RecordedEnd:

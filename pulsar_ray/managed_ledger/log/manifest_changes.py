@@ -143,7 +143,7 @@ class ManifestChanges:
 
         The result is the Subscription; one that exists is returned as it is.
 
-        `initial` is "earliest", "latest" (the durable end now: what is published later is seen), or a
+        `initial` is "earliest", "latest" (the readable end now: what is shown later is seen), or a
         mark-delete position, which is clamped to what is there.
         """
         existing = self.find_subscription(name, is_durable)
@@ -155,7 +155,7 @@ class ManifestChanges:
                 return self._begin(change.records, pending, change.hold)
         state = self._state
         if initial == "latest":
-            hold = state.last_position
+            hold = state.readable.position
         elif initial == "earliest":
             hold = mark_delete_before(state.first_position())
         else:
@@ -271,10 +271,10 @@ class ManifestChanges:
     def clamp(self, mark_delete: Position) -> Position:
         """The nearest valid mark-delete position.
 
-        It lies between right before the first entry and the last one.
+        It lies between right before the first entry and the last readable one.
         """
         lowest = mark_delete_before(self._state.first_position())
-        return min(max(mark_delete, lowest), self._state.last_position)
+        return min(max(mark_delete, lowest), self._state.readable.position)
 
     # ---- deduplication
 

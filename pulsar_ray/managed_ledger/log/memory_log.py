@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from pulsar_ray.format.block import BlockHeader
 from pulsar_ray.format.checksum import Buffer
-from pulsar_ray.managed_ledger.log.commit import AppendResult
+from pulsar_ray.managed_ledger.log.commit import AppendResult, LogEnd
 from pulsar_ray.managed_ledger.log.producer_incarnations import (
     NO_IDS,
     ProducerIncarnations,
@@ -73,7 +73,7 @@ class MemoryLog:
         self.incarnations: ProducerIncarnations = PassingIncarnations()
         self.sequences = ProducerSequences()
         """Always off: nothing is stored that could be stored twice."""
-        self.last_position: Position = NOT_STORED
+        self.readable_position: Position = NOT_STORED
         self._hand_over = hand_over
         self._next_entry_id = 0
 
@@ -88,7 +88,10 @@ class MemoryLog:
         """Hand the blocks over."""
         self.incarnations.confirm()
         self._hand_over(passing.blocks)
-        return AppendResult([NOT_STORED] * len(passing.blocks), [])
+        return AppendResult([NOT_STORED] * len(passing.blocks), [], LogEnd(NOT_STORED, -1, 0, 0))
+
+    def show(self, end: LogEnd) -> None:
+        """Show nothing: there is nothing to read."""
 
     def fail_append(self, passing: PassingBlocks) -> None:
         """Take back the blocks of a failed append: they may be appended again."""

@@ -27,7 +27,7 @@ class BacklogAges:
 
     async def learn(self, marks: Mapping[int, Position], *, most: int) -> None:
         """Look up some of those whose mark-delete positions have moved; forget all others than these."""
-        last = self._ledger.last_position
+        last = self._ledger.readable_position
         self._known = {number: known for number, known in self._known.items() if number in marks}
         moved = [
             number

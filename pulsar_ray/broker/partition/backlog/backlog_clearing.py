@@ -43,7 +43,7 @@ class BacklogClearing:
             for known in changes.subscriptions()
             if known.is_durable and subscription in ("", known.name)
         }
-        change = changes.expire(names, self._ledger.last_position)
+        change = changes.expire(names, self._ledger.readable_position)
         if change is None:
             return []
         numbers = await self._writer.durable(change)

@@ -170,14 +170,14 @@ class BacklogQuota:
         """Measure the largest backlog now."""
         ledger, changes = self._ledger, self._ledger.changes
         slowest = min(
-            (s for s in changes.subscriptions() if s.is_durable and s.hold < ledger.last_position),
+            (s for s in changes.subscriptions() if s.is_durable and s.hold < ledger.readable_position),
             key=lambda subscription: subscription.hold,
             default=None,
         )
         before, now_ms, appended = self._measured, self._clock.now_ms(), ledger.appended_bytes
         counted = (appended, changes.holds_lowered)
         if slowest is None:
-            measured = Backlog("", ledger.last_position, 0, None, now_ms, *counted)
+            measured = Backlog("", ledger.readable_position, 0, None, now_ms, *counted)
         elif before is not None and before.oldest_ms is not None and before.hold == slowest.hold:
             size = before.size_bytes + appended - before.appended
             measured = Backlog(slowest.name, slowest.hold, size, before.oldest_ms, now_ms, *counted)

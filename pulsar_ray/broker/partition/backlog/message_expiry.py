@@ -108,5 +108,5 @@ class MessageExpiry:
     def _slowest(self) -> Position | None:
         """The lowest hold of a durable subscription that has a backlog."""
         durable = [s.hold for s in self._ledger.changes.subscriptions() if s.is_durable]
-        slowest = min(durable, default=self._ledger.last_position)
-        return slowest if slowest < self._ledger.last_position else None
+        slowest = min(durable, default=self._ledger.readable_position)
+        return slowest if slowest < self._ledger.readable_position else None

@@ -95,7 +95,7 @@ class NonPersistentPartitionServer:
             _NoDisk(),
             waiting,
             self._throttle,
-            on_durable=lambda _: None,
+            on_readable=lambda _: None,
             on_fatal=on_fatal,
         )
         self._own_messages = OwnMessages(self.producers, self.intake, clock)

@@ -7,10 +7,22 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
+from pulsar_ray.broker.partition.publishing.outcomes import (
+    Outcomes,
+    Refused,
+    SessionOutcomes,
+    receipt_encoder,
+)
 from pulsar_ray.broker.partition.publishing.producer_endpoint import ProducerEndpoint
 from pulsar_ray.broker.partition.publishing.waiting_blocks import WaitingBlocks
 from pulsar_ray.clock import Clock
-from pulsar_ray.errors import IncarnationForgotten, ProducerBusy, ProducerFenced, PulsarException
+from pulsar_ray.errors import (
+    IncarnationForgotten,
+    MessageTooBig,
+    ProducerBusy,
+    ProducerFenced,
+    PulsarException,
+)
 from pulsar_ray.managed_ledger.log.producer_incarnations import ProducerIncarnations
 from pulsar_ray.managed_ledger.log.producer_sequences import ProducerSequences
 from pulsar_ray.model.enums import ProducerAccessMode
@@ -20,8 +32,6 @@ from pulsar_ray.session.requests import (
     NO_BLOCK,
     OpenProducer,
     ProducerOpened,
-    PublishFailed,
-    encode_request,
 )
 from pulsar_ray.session.session_table import Session
 
@@ -56,6 +66,7 @@ class ConnectedProducers:
         self._clock = clock
         self._name_prefix = name_prefix
         self._made_up_names = 0
+        self._receipts = receipt_encoder()
         self.by_name: dict[str, ProducerEndpoint] = {}
 
     @property
@@ -79,8 +90,12 @@ class ConnectedProducers:
         held = self.by_name.get(name) if name else None
         return None if held is None or held.session is session else held.session
 
-    def open(self, session: Session, request: OpenProducer) -> ProducerOpened:
+    def open(
+        self, session: Session, request: OpenProducer, outcomes: Outcomes | None = None
+    ) -> ProducerOpened:
         """Open a producer, or open it again.
+
+        What becomes of its blocks is told to `outcomes`; None: in packets of the session.
 
         Raises ProducerBusy while another session holds the name, or if there are as many producers as the
         topic may have; IncarnationForgotten for one that is not remembered; InvalidConfiguration or
@@ -107,7 +122,14 @@ class ConnectedProducers:
         else:
             traffic, connected_ms = IncomingTraffic(self._clock.monotonic_ms()), now_ms
         endpoint = ProducerEndpoint(
-            session, request.producer_id, name, request.incarnation, next_seq, traffic, connected_ms
+            session,
+            outcomes or self._outcomes_of(session),
+            request.producer_id,
+            name,
+            request.incarnation,
+            next_seq,
+            traffic,
+            connected_ms,
         )
         endpoint.metadata = request.properties or {}
         endpoint.kept_bytes = kept_bytes(name, request.properties)
@@ -129,6 +151,13 @@ class ConnectedProducers:
             policies.max_block_bytes,
             max_delivery_delay_ms=policies.max_delivery_delay_ms,
         )
+
+    def _outcomes_of(self, session: Session) -> Outcomes:
+        """Return one for all producers of a session, so that they share receipts."""
+        for endpoint in session.endpoints.values():
+            if isinstance(endpoint, ProducerEndpoint):
+                return endpoint.outcomes
+        return SessionOutcomes(session, self._receipts)
 
     def _make_room(self, name: str) -> None:
         """Forget another producer's sequence ids if deduplication remembers as many as it may."""
@@ -242,10 +271,7 @@ class ConnectedProducers:
         It is then to begin with the block of that entry_seq."""
         endpoint.is_held = True
         endpoint.next_seq, endpoint.rest_end_seq = next_seq, 0
-        news = PublishFailed(
-            endpoint.producer_id, NO_BLOCK, type(error).__name__, error.text, {"is_held": True}
-        )
-        endpoint.session.send(encode_request(news))
+        endpoint.outcomes.refused(Refused(endpoint.producer_id, NO_BLOCK, error, {"is_held": True}))
 
     def close(self, endpoint: ProducerEndpoint) -> None:
         """Free a producer's name; blocks already admitted are still written."""
@@ -265,14 +291,9 @@ class ConnectedProducers:
         """
         size, delay_ms = self._policies.message_limits
         for producer in self.by_name.values():
-            news = PublishFailed(
-                producer.producer_id,
-                NO_BLOCK,
-                "MessageTooBig",
-                f"the topic's policy max_message_size allows {size} bytes now",
-                {"max_message_size": size, "max_delivery_delay_ms": delay_ms},
-            )
-            producer.session.send(encode_request(news))
+            error = MessageTooBig(f"the topic's policy max_message_size allows {size} bytes now")
+            limits = {"max_message_size": size, "max_delivery_delay_ms": delay_ms}
+            producer.outcomes.refused(Refused(producer.producer_id, NO_BLOCK, error, limits))
 
     def sample_rates(self) -> None:
         """Sample the rates of all producers; once a second."""
@@ -300,8 +321,5 @@ def _name_given(session: Session, request: OpenProducer) -> str:
 def tell_evicted(endpoint: ProducerEndpoint) -> None:
     """Tell an evicted producer, as often as it sends something."""
     assert endpoint.eviction is not None
-    error = endpoint.eviction
-    news = PublishFailed(
-        endpoint.producer_id, NO_BLOCK, type(error).__name__, error.text, {"is_evicted": True}
-    )
-    endpoint.session.send(encode_request(news))
+    refusal = Refused(endpoint.producer_id, NO_BLOCK, endpoint.eviction, {"is_evicted": True})
+    endpoint.outcomes.refused(refusal)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pulsar_ray.broker.partition.publishing.outcomes import Outcomes
 from pulsar_ray.errors import ProducerFenced
 from pulsar_ray.format.metadata import ChunkInfo
 from pulsar_ray.model.enums import ProducerAccessMode
@@ -26,6 +27,7 @@ class ProducerEndpoint:
         "metadata",
         "name",
         "next_seq",
+        "outcomes",
         "producer_id",
         "rest_end_seq",
         "session",
@@ -35,6 +37,7 @@ class ProducerEndpoint:
     def __init__(
         self,
         session: Session,
+        outcomes: Outcomes,
         producer_id: int,
         name: str,
         incarnation: int,
@@ -43,6 +46,7 @@ class ProducerEndpoint:
         connected_ms: int,
     ) -> None:
         self.session = session
+        self.outcomes = outcomes
         self.producer_id = producer_id
         self.name = name
         self.incarnation = incarnation

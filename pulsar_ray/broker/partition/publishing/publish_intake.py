@@ -1,8 +1,10 @@
-"""Publishing at the partition: admit blocks, write them in groups, answer when they are durable.
+"""Publishing at the partition: admit blocks, write them in groups, tell what became of each.
 
 Everything that arrived in one turn of the owner loop becomes one write and one fdatasync on the disk thread;
-what arrives meanwhile becomes the next one. A receipt follows the durable write and the epoch check after it,
-never anything earlier. Small writes to a disk that has proved quick are waited for instead (ADR 0009).
+what arrives meanwhile becomes the next one. Small writes to a disk that has proved quick are waited for
+instead (ADR 0009). A block is *durable* behind its write and the epoch check after it. It is *confirmed* in
+`PublishIntake.confirm`, which alone tells producers that blocks are stored and lets readers see them: never
+earlier, and later where the owner wants them to be durable elsewhere, too (ADR 0115).
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -19,6 +22,7 @@ from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
 from pulsar_ray.broker.partition.publishing.broken_messages import part_broken
 from pulsar_ray.broker.partition.publishing.connected_producers import ConnectedProducers, tell_evicted
 from pulsar_ray.broker.partition.publishing.duplicate_blocks import sift
+from pulsar_ray.broker.partition.publishing.outcomes import Outcomes, Refused, StoredRow
 from pulsar_ray.broker.partition.publishing.producer_endpoint import ProducerEndpoint
 from pulsar_ray.broker.partition.publishing.publish_figures import PublishFigures
 from pulsar_ray.broker.partition.publishing.publish_gate import PublishGate
@@ -32,6 +36,7 @@ from pulsar_ray.errors import (
     Fenced,
     ProducerBlockedQuotaExceededError,
     ProducerBlockedQuotaExceededException,
+    ProducerBusy,
     ProtocolError,
     PulsarException,
     SessionLost,
@@ -47,7 +52,7 @@ from pulsar_ray.format.block import (
     verify_block,
 )
 from pulsar_ray.format.delivery_times import check_delay, delivery_times
-from pulsar_ray.managed_ledger.log.commit import AppendResult
+from pulsar_ray.managed_ledger.log.commit import AppendResult, LogEnd
 from pulsar_ray.managed_ledger.log.producer_incarnations import (
     NO_IDS,
     Duplicate,
@@ -61,8 +66,6 @@ from pulsar_ray.managed_ledger.log.producer_incarnations import (
 from pulsar_ray.managed_ledger.log.producer_sequences import ProducerSequences
 from pulsar_ray.model.message_id import DUPLICATE, Position
 from pulsar_ray.model.traffic import IncomingTraffic
-from pulsar_ray.session.packet_encoders import PacketEncoder
-from pulsar_ray.session.requests import PublishFailed, Receipt, encode_request
 from pulsar_ray.session.session_table import Session
 
 logger = logging.getLogger(__name__)
@@ -78,7 +81,9 @@ class Log(Protocol):
     sequences: ProducerSequences
 
     @property
-    def last_position(self) -> Position: ...
+    def readable_position(self) -> Position: ...
+
+    def show(self, end: LogEnd) -> None: ...
 
     def begin_append(self, blocks: Any, now_ms: int) -> Any: ...
 
@@ -108,12 +113,27 @@ class Quota(Protocol):
         """Answer, perhaps later, with the reason not to store; None: there is room."""
 
 
+class _Stored:
+    """A group of blocks that is durable and not confirmed yet."""
+
+    __slots__ = ("duplicates", "group", "is_awaited", "result")
+
+    def __init__(self, group: list[Admitted], result: AppendResult, is_awaited: bool) -> None:
+        self.group = group
+        self.result = result
+        self.is_awaited = is_awaited
+        self.duplicates: list[tuple[ProducerEndpoint, BlockHeader]] = []
+        """Blocks whose messages are among these, or stored before: confirmed behind them."""
+
+
 class PublishIntake:
-    """Owns a partition's stream of commits, from admitted blocks to receipts.
+    """Owns a partition's stream of commits, from admitted blocks to their outcomes.
 
     Runs on the owner loop.
 
-    `on_durable` is called for each commit, `on_fatal` if the log belongs to another owner by now.
+    `on_durable` is given the end of the log behind each commit, and calls `confirm` with that end, or with a
+    later one, once what is before it may be confirmed: at once where the disk here is enough. Then
+    `on_readable` is called for each commit. `on_fatal` is called if the log belongs to another owner by now.
     """
 
     def __init__(
@@ -128,8 +148,9 @@ class PublishIntake:
         waiting: WaitingBlocks,
         throttle: PublishThrottle,
         *,
-        on_durable: Callable[[AppendResult], None],
+        on_readable: Callable[[AppendResult], None],
         on_fatal: Callable[[BaseException], None],
+        on_durable: Callable[[LogEnd], None] | None = None,
         quota: Quota | None = None,
     ) -> None:
         self._ledger = ledger
@@ -140,11 +161,13 @@ class PublishIntake:
         self._clock = clock
         self._loop = loop
         self._disk = disk
-        self._on_durable = on_durable
+        self._on_durable = on_durable or self.confirm
+        self._on_readable = on_readable
         self._on_fatal = on_fatal
         self._waiting = waiting
         self._throttle = throttle
-        self._receipt = PacketEncoder(Receipt)
+        self._unconfirmed: deque[_Stored] = deque()
+        """Bounded as waiting blocks are: each counts against what is held of its carrier."""
         self._committing = False
         self._turn_scheduled = False
         self._is_awaited = False
@@ -158,7 +181,8 @@ class PublishIntake:
     @property
     def is_idle(self) -> bool:
         """Whether no block is admitted that is not answered yet."""
-        return not (self._committing or self._turn_scheduled or self._waiting.size_bytes)
+        under_way = self._committing or self._turn_scheduled or self._waiting.size_bytes
+        return not (under_way or self._unconfirmed)
 
     # --- admission --------------------------------------------------------------------------------
 
@@ -267,10 +291,10 @@ class PublishIntake:
         is_not_stored = isinstance(known, New | Gap)
         if is_not_stored and last_id <= ledger.sequences.durable_id(producer.name):
             known = Duplicate()
-        # A repeat that is not durable yet is in the group being written: its receipt follows from there.
-        if isinstance(known, Repeat) and known.position <= self._ledger.last_position:
+        # A repeat that is not confirmed yet is being written, or waits: its receipt follows from there.
+        if isinstance(known, Repeat) and known.position <= ledger.readable_position:
             row = (producer.producer_id, header.entry_seq, header.entries, *known.position)
-            producer.session.send(self._receipt.encode(([row],)))
+            producer.outcomes.stored([row])
         elif isinstance(known, Duplicate):
             if not self._waiting.has(header):
                 self._confirm_duplicates([(producer, header)])
@@ -285,8 +309,7 @@ class PublishIntake:
 
     def _refuse(self, producer: ProducerEndpoint, entry_seq: int, error: PulsarException) -> None:
         self.figures.refuses(error)
-        refused = PublishFailed(producer.producer_id, entry_seq, type(error).__name__, error.text)
-        producer.session.send(encode_request(refused))
+        producer.outcomes.refused(Refused(producer.producer_id, entry_seq, error))
 
     # --- commits ----------------------------------------------------------------------------------
 
@@ -373,15 +396,19 @@ class PublishIntake:
         return sifted.new
 
     def _confirm_duplicates(self, blocks: list[tuple[ProducerEndpoint, BlockHeader]]) -> None:
-        rows: dict[Session, list[tuple[int, int, int, int, int]]] = {}
+        """Confirm blocks whose messages are stored, once these are confirmed."""
+        if self._unconfirmed:
+            self._unconfirmed[-1].duplicates += blocks
+            return
+        rows: dict[Outcomes, list[StoredRow]] = {}
         for producer, header in blocks:
             self.duplicates += header.message_count
             current = self._producers.current(producer)
             if current is not None:
-                receipt = (current.producer_id, header.entry_seq, header.entries, *DUPLICATE)
-                rows.setdefault(current.session, []).append(receipt)
-        for session, receipts in rows.items():
-            session.send(self._receipt.encode((receipts,)))
+                row = (current.producer_id, header.entry_seq, header.entries, *DUPLICATE)
+                rows.setdefault(current.outcomes, []).append(row)
+        for outcomes, stored in rows.items():
+            outcomes.stored(stored)
 
     def _ask_for_rest(self, producer: ProducerEndpoint, header: BlockHeader, stored_id: int) -> None:
         """Have a producer send a block again without the messages that are stored.
@@ -394,14 +421,9 @@ class PublishIntake:
             return
         current.next_seq = header.entry_seq
         current.rest_end_seq = header.entry_seq + header.entries
-        asked = PublishFailed(
-            current.producer_id,
-            header.entry_seq,
-            "ProducerBusy",
-            f"messages up to sequence id {stored_id} are stored: send those above it",
-            {"stored_sequence_id": stored_id},
-        )
-        current.session.send(encode_request(asked))
+        reason = ProducerBusy(f"messages up to sequence id {stored_id} are stored: send those above it")
+        asked = Refused(current.producer_id, header.entry_seq, reason, {"stored_sequence_id": stored_id})
+        current.outcomes.refused(asked)
 
     def _release(self, blocks: list[Admitted]) -> None:
         """Count these blocks no more against what is held of their carriers."""
@@ -428,7 +450,7 @@ class PublishIntake:
                 self._quick_disk.took(seconds)
             if seconds is not None:
                 self.figures.wrote(seconds, len(group))
-            self._finish(group, self._ledger.finish_append(commit), is_awaited=is_awaited)
+            self._stored(_Stored(group, self._ledger.finish_append(commit), is_awaited))
 
         if not is_lone or not self._quick_disk.is_trusted or not self._disk.is_idle:
             self._disk.submit(partial(_run, commit), done)
@@ -440,16 +462,34 @@ class PublishIntake:
         else:
             done(seconds, None)
 
-    def _finish(self, group: list[Admitted], result: AppendResult, *, is_awaited: bool) -> None:
+    def _stored(self, stored: _Stored) -> None:
         # Waiting blocks go to the disk thread before this group is answered, so that the disk is not idle
         # meanwhile; but not a write that would be waited for here, whose answers must come behind.
         is_disk_busy = self._waiting.size_bytes > SMALL_WRITE_BYTES
+        self._unconfirmed.append(stored)
         if is_disk_busy:
             self._next()
-        if not is_awaited:
+        self.commits += 1
+        self._on_durable(stored.result.end)
+        if not is_disk_busy:
+            self._next()
+
+    def confirm(self, end: LogEnd) -> None:
+        """Confirm to producers what is stored up to an end, and let readers see it; may be repeated.
+
+        The only place where that happens. An end that no commit has reached yet confirms what is before it.
+        """
+        position, unconfirmed = end.position, self._unconfirmed
+        while unconfirmed and unconfirmed[0].result.end.position <= position:
+            self._confirm(unconfirmed.popleft())
+
+    def _confirm(self, stored: _Stored) -> None:
+        group, result = stored.group, stored.result
+        self._ledger.show(result.end)
+        if not stored.is_awaited:
             # The process written to first tends to run first, often on this very processor: dispatchers.
-            self._on_durable(result)
-        rows: dict[Session, list[tuple[int, int, int, int, int]]] = {}
+            self._on_readable(result)
+        rows: dict[Outcomes, list[StoredRow]] = {}
         messages = size = chunks = 0
         now, observe = time.perf_counter(), self.figures.latency.observe
         for (producer, header, _, carrier, arrived), position in zip(group, result.positions, strict=True):
@@ -464,16 +504,15 @@ class PublishIntake:
                 carrier.release(length)
             current = self._producers.current(producer)
             if current is not None:
-                receipt = (current.producer_id, header.entry_seq, header.entries, position[0], position[1])
-                rows.setdefault(current.session, []).append(receipt)
+                row = (current.producer_id, header.entry_seq, header.entries, position[0], position[1])
+                rows.setdefault(current.outcomes, []).append(row)
         self.traffic.stored(messages, size, chunks)
-        for session, blocks in rows.items():
-            session.send(self._receipt.encode((blocks,)))
-        if is_awaited:
-            self._on_durable(result)
-        self.commits += 1
-        if not is_disk_busy:
-            self._next()
+        for outcomes, blocks in rows.items():
+            outcomes.stored(blocks)
+        if stored.is_awaited:
+            self._on_readable(result)
+        if stored.duplicates:
+            self._confirm_duplicates(stored.duplicates)
 
     def _failed(
         self,

@@ -8,7 +8,7 @@ from typing import Any
 
 from pulsar_ray.broker.partition.followers import MAX_HELD_BYTES, MAX_PAUSE_S, Followers
 from pulsar_ray.errors import PulsarException
-from pulsar_ray.managed_ledger.log.commit import AppendResult
+from pulsar_ray.managed_ledger.log.commit import AppendResult, LogEnd
 from pulsar_ray.model.message_id import Position
 from pulsar_ray.session.packet import decode_packet
 from pulsar_ray.session.requests import Advanced, Follow, decode_request
@@ -74,7 +74,7 @@ class Rig:
         self.loop = ManualLoop()
         self.log = SimpleNamespace(
             epoch=EPOCH,
-            last_position=Position(LEDGER, -1),
+            readable_position=Position(LEDGER, -1),
             first_position=Position(LEDGER, 0),
             segments_version=1,
             segments=list,
@@ -97,10 +97,10 @@ class Rig:
         self.followers.follow(session, Follow(session.id, EPOCH, armed))
 
     def commit(self, header: bytes = HEADER) -> None:
-        entry = self.log.last_position.entry_id + 1
-        self.log.last_position = Position(LEDGER, entry)
+        entry = self.log.readable_position.entry_id + 1
+        position = self.log.readable_position = Position(LEDGER, entry)
         frame = (LEDGER, 0, 1000 * entry, header)
-        self.followers.advanced(AppendResult([self.log.last_position], [frame]))
+        self.followers.advanced(AppendResult([position], [frame], LogEnd(position, 0, 0, 0)))
 
     def before(self, number: int = 0) -> list[int]:
         """The entry that the frames of each packet stand behind."""

@@ -41,7 +41,7 @@ def append(ledger: ManagedLedger, *values: bytes, rows: int = 1) -> None:
         block = b"".join(map(bytes, parts))
         commit = ledger.begin_append([(parse_block_header(block), (block,))], 1000)
         commit.run()
-        ledger.finish_append(commit)
+        ledger.show(ledger.finish_append(commit).end)
 
 
 def all_pages(ledger: ManagedLedger) -> list[list[dict[str, Any]]]:

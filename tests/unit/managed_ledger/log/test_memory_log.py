@@ -17,7 +17,7 @@ def test_blocks_pass_before_they_are_answered_and_stand_nowhere() -> None:
     assert passed == []
     assert log.finish_append(append).positions == [NOT_STORED, NOT_STORED]
     assert passed == [blocks]
-    assert log.last_position == NOT_STORED
+    assert log.readable_position == NOT_STORED
 
 
 def test_a_repeat_is_known_and_has_no_position_either() -> None:

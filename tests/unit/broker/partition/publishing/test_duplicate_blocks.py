@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pulsar_ray.broker.partition.publishing.duplicate_blocks import sift
+from pulsar_ray.broker.partition.publishing.outcomes import SessionOutcomes, receipt_encoder
 from pulsar_ray.broker.partition.publishing.producer_endpoint import ProducerEndpoint
 from pulsar_ray.broker.partition.publishing.waiting_blocks import Admitted, WaitingBlocks
 from pulsar_ray.format.metadata import ChunkInfo
@@ -12,6 +13,7 @@ from pulsar_ray.session.session_table import Session
 from tests.stored_blocks import block
 
 SESSION = Session(1, "client", 0)
+OUTCOMES = SessionOutcomes(SESSION, receipt_encoder())
 
 
 def admitted(
@@ -21,7 +23,7 @@ def admitted(
     header, buffers = block(
         seq, incarnation=ord(name), rows=rows, first_id=first_id, producer=name, chunk=chunk
     )
-    endpoint = ProducerEndpoint(SESSION, 1, name, ord(name), 0, IncomingTraffic(0), 0)
+    endpoint = ProducerEndpoint(SESSION, OUTCOMES, 1, name, ord(name), 0, IncomingTraffic(0), 0)
     return endpoint, header, memoryview(b"".join(buffers)), None, 0.0
 
 

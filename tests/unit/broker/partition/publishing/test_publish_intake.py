@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,12 +20,14 @@ from pulsar_ray.errors import DiskSpaceLow, Fenced, ProtocolError, PulsarExcepti
 from pulsar_ray.format.block import parse_block_header
 from pulsar_ray.format.metadata import BlockMetadata, ChunkInfo
 from pulsar_ray.format.payload import encode_batch, encode_rows, encode_single
+from pulsar_ray.managed_ledger.log.commit import LogEnd
+from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.memory_log import MemoryLog
 from pulsar_ray.session.packet import decode_packet
 from pulsar_ray.session.requests import OpenProducer, PublishFailed, Receipt, decode_request
 from pulsar_ray.session.session_table import Session
 from pulsar_ray.testing.manual_clock import ManualClock
-from tests.stored_blocks import block
+from tests.stored_blocks import block, change, open_log
 
 INCARNATION = 7
 
@@ -88,10 +91,15 @@ class Pipe:
 class Partition:
     """An intake with one producer, whose incarnation is 7."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        log: MemoryLog | ManagedLedger | None = None,
+        on_durable: Callable[[LogEnd], None] | None = None,
+    ) -> None:
         self.fatal: list[BaseException] = []
         self.events: list[str] = []
-        self.log = MemoryLog(1, lambda _: None)
+        self.log = log or MemoryLog(1, lambda _: None)
         self.disk = Disk(self.events)
         clock = self.clock = ManualClock()
         self._loop = loop
@@ -110,14 +118,19 @@ class Partition:
             self.disk,
             waiting,
             self.throttle,
-            on_durable=lambda _: self.events.append("followers told"),
+            on_readable=lambda _: self.events.append("followers told"),
             on_fatal=self.fatal.append,
+            on_durable=on_durable,
         )
+        self.confirm = self._intake.confirm
         self.figures = self._intake.figures
         self._session = Session(1, "client", clock.now_ms())
         self._session.carrier = self.pipe = Pipe(self.events)
         self.producers.open(self._session, OpenProducer(1, 1, None, INCARNATION, 0, 0, 0, False))
         self._seq = 0
+
+    def is_idle(self) -> bool:
+        return self._intake.is_idle
 
     def publish(
         self, size: int = 100, *, is_awaited: bool = True, seq: int | None = None, of: int = INCARNATION
@@ -435,3 +448,73 @@ def test_nobody_is_answered_who_gave_the_incarnation_up(partition: Partition) ->
     partition.disk.write()
     assert partition.events == ["begun", "followers told"]
     assert partition.pipe.retained_bytes == 0
+
+
+def test_what_is_durable_and_not_confirmed_is_answered_to_nobody(tmp_path: Path) -> None:
+    loop = asyncio.new_event_loop()
+    ends: list[LogEnd] = []
+    log = open_log(tmp_path)
+    partition = Partition(loop, log, ends.append)
+    partition.publish()
+    partition.disk.write()
+    partition.publish()
+    partition.disk.write()
+    partition.publish(seq=0)  # a repeat: its receipt is to come
+    assert [end.position for end in ends] == [log.last_position._replace(entry_id=0), log.last_position]
+    assert partition.events == ["begun", "begun"]
+    assert log.segments() == []
+    assert partition.pipe.retained_bytes > 0
+    assert not partition.is_idle()
+    partition.confirm(ends[0])
+    assert partition.events[2:] == ["answered [0]", "followers told"]
+    assert log.readable_position == ends[0].position
+    partition.confirm(ends[0])
+    partition.confirm(ends[1])
+    assert partition.events[4:] == ["answered [1]", "followers told"]
+    assert partition.pipe.retained_bytes == 0
+    assert partition.is_idle()
+    partition.publish(seq=0)
+    assert partition.events[6:] == ["answered [0]"]
+    log.close()
+    loop.close()
+
+
+def test_a_later_end_confirms_all_before_it_in_order(tmp_path: Path) -> None:
+    loop = asyncio.new_event_loop()
+    ends: list[LogEnd] = []
+    log = open_log(tmp_path)
+    partition = Partition(loop, log, ends.append)
+    for _ in range(3):
+        partition.publish(is_awaited=False)
+        partition.disk.write()
+    partition.confirm(ends[-1])
+    told = [
+        "followers told",
+        "answered [0]",
+        "followers told",
+        "answered [1]",
+        "followers told",
+        "answered [2]",
+    ]
+    assert partition.events[3:] == told
+    log.close()
+    loop.close()
+
+
+def test_a_duplicate_is_answered_behind_the_messages_that_it_repeats(tmp_path: Path) -> None:
+    loop = asyncio.new_event_loop()
+    ends: list[LogEnd] = []
+    log = open_log(tmp_path)
+    change(log, log.changes.switch_deduplication(on=True))
+    partition = Partition(loop, log, ends.append)
+    partition.publish(seq=0)
+    partition.disk.write()
+    # The same sequence id as another block: a program that sends it anew.
+    header, buffers = block(1, incarnation=INCARNATION, first_id=0, producer="p-1-1")
+    assert header.last_sequence_id == 0
+    partition.send(memoryview(b"".join(bytes(buffer) for buffer in buffers)))
+    assert partition.events == ["begun"], "nothing is confirmed that readers cannot see"
+    partition.confirm(ends[0])
+    assert partition.events[1:] == ["answered [0]", "followers told", "answered [1]"]
+    log.close()
+    loop.close()

@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from pulsar_ray.broker.partition.publishing.outcomes import SessionOutcomes, receipt_encoder
 from pulsar_ray.broker.partition.publishing.producer_endpoint import ProducerEndpoint
 from pulsar_ray.broker.partition.publishing.topic_access import TopicAccess
 from pulsar_ray.errors import ProducerBusy, ProducerFenced
@@ -19,6 +20,7 @@ EXCLUSIVE = ProducerAccessMode.Exclusive
 FENCING = ProducerAccessMode.ExclusiveWithFencing
 WAITING = ProducerAccessMode.WaitForExclusive
 SESSION = Session(1, "client", 0)
+OUTCOMES = SessionOutcomes(SESSION, receipt_encoder())
 _INCARNATIONS = itertools.count(1)
 
 
@@ -32,7 +34,7 @@ def request(
 
 
 def present(incarnation: int) -> ProducerEndpoint:
-    return ProducerEndpoint(SESSION, 1, f"p{incarnation}", incarnation, 0, IncomingTraffic(0), 0)
+    return ProducerEndpoint(SESSION, OUTCOMES, 1, f"p{incarnation}", incarnation, 0, IncomingTraffic(0), 0)
 
 
 def held(epoch: int = 4, holder: int = 1000) -> tuple[TopicAccess, ProducerEndpoint]:
