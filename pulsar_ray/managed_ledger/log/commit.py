@@ -43,7 +43,10 @@ class WrittenBefore(Protocol):
 
 
 class LogEnd(NamedTuple):
-    """Names a place where a log ends or ended: its last entry, and where that ends in its segment."""
+    """Names a place where a log ends or ended.
+
+    That is its last entry, and where that ends in its segment.
+    """
 
     position: Position
     segment_index: int
@@ -53,8 +56,9 @@ class LogEnd(NamedTuple):
 
 
 class AppendResult(NamedTuple):
-    """Holds the first position of each block, the frames of the commit, and where the log ends behind it.
+    """Holds where a commit's blocks are stored, and where the log ends then.
 
+    `positions` are those of the first entry of each block.
     A frame is (ledger id, segment index, offset, encoded header).
     """
 

@@ -104,7 +104,7 @@ class LogState:
         return LogEnd(manifest.last_position, index, offset, manifest.last_batch_size)
 
     def end_behind(self, commit: Commit) -> LogEnd:
-        """Return the end of the log, which is behind a commit that has just become durable."""
+        """Return the end of the log behind a commit that has just become durable."""
         manifest, end_offset = self.manifest, commit.offset + commit.frame_length
         return LogEnd(manifest.last_position, commit.segment_index, end_offset, manifest.last_batch_size)
 
@@ -118,7 +118,10 @@ class LogState:
             self.segments_version += 1
 
     def readable_segments(self) -> list[SegmentInfo]:
-        """Return the segments that hold readable entries, in order; the last one ends at the readable end."""
+        """Return the segments that hold readable entries, in order.
+
+        The last one ends at the readable end.
+        """
         segments, (position, index, end_offset, _) = self.segments(), self.readable
         if position == self.last_position:
             return segments

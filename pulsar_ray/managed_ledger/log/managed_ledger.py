@@ -198,7 +198,7 @@ class ManagedLedger:
     def show(self, end: LogEnd) -> None:
         """Let readers see the log up to `AppendResult.end`; an earlier end changes nothing.
 
-        What is read of the log ends there: positions, segments, searches.
+        Whatever reads the log ends there: positions, segments, searches.
         """
         self._state.show(end)
 

@@ -95,7 +95,7 @@ class ConnectedProducers:
     ) -> ProducerOpened:
         """Open a producer, or open it again.
 
-        What becomes of its blocks is told to `outcomes`; None: in packets of the session.
+        The outcomes of its blocks go to `outcomes`; None: into packets of the session.
 
         Raises ProducerBusy while another session holds the name, or if there are as many producers as the
         topic may have; IncarnationForgotten for one that is not remembered; InvalidConfiguration or

@@ -1,4 +1,4 @@
-"""What became of the blocks that a producer published, as values, and the packets that tell a client.
+"""The outcomes of published blocks are values, which sessions turn into packets.
 
 `PublishIntake` knows no packets: it tells each producer's `Outcomes` rows of what is stored, and refusals.
 Those of a client's producer are packets of its session, those of the broker's own messages are futures.
@@ -14,8 +14,9 @@ from pulsar_ray.session.requests import PublishFailed, Receipt, encode_request
 from pulsar_ray.session.session_table import Session
 
 StoredRow: TypeAlias = tuple[int, int, int, int, int]
-"""A block that is stored: producer id, entry_seq, entries, and the position of its first entry.
+"""Names a block that is stored.
 
+Its fields are producer id, entry_seq, entries, and the position of its first entry.
 The position is `DUPLICATE` for a block whose messages had been stored before, by another one.
 """
 
@@ -44,7 +45,10 @@ class Outcomes(Protocol):
 
 
 class SessionOutcomes:
-    """Sends a session's producers what became of their blocks; lost with a carrier, it is asked for again."""
+    """Sends a session's producers the outcomes of their blocks.
+
+    Packets that are lost with a carrier are asked for again.
+    """
 
     def __init__(self, session: Session, receipts: PacketEncoder) -> None:
         self._session = session

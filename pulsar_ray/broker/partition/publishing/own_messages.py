@@ -65,7 +65,10 @@ class OwnMessages:
                 answered.set_result(Position(ledger_id, entry_id))
 
     def refused(self, refusal: Refused) -> None:
-        """Raise the refusal in the call that appends this message; news of the producer are passed over."""
+        """Raise the refusal in the call that appends this message.
+
+        News of the producer are passed over.
+        """
         answered = self._answered(refusal.entry_seq)
         if answered is not None:
             answered.set_exception(refusal.error)

@@ -475,9 +475,10 @@ class PublishIntake:
             self._next()
 
     def confirm(self, end: LogEnd) -> None:
-        """Confirm to producers what is stored up to an end, and let readers see it; may be repeated.
+        """Confirm to producers all blocks up to an end, and let readers see them.
 
-        The only place where that happens. An end that no commit has reached yet confirms what is before it.
+        It may be repeated, and is the only place where that happens. An end that no commit has reached yet
+        confirms what is before it.
         """
         position, unconfirmed = end.position, self._unconfirmed
         while unconfirmed and unconfirmed[0].result.end.position <= position:
