@@ -467,7 +467,7 @@ class SendState:
             return actions | WRITE
         else:
             flags = builder.add(value, callback, fields, in_turn)
-        if self._is_batching and not flags and not is_awaited:
+        if not (flags or is_awaited) and (self._is_batching or self.unconfirmed.sent >= IN_FLIGHT_UNBATCHED):
             return actions
         return actions | self._added(flags, is_awaited)
 
