@@ -24,8 +24,13 @@ from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray_spark import drop_landing
 from pulsar_ray_spark.errors import LandingInUse, LandingMismatch
 from pulsar_ray_spark.landing import land as land_module
-from pulsar_ray_spark.landing.columns import LANDING_COLUMNS, landing_columns
-from pulsar_ray_spark.landing.file_writing import FileJob, WrittenFile, write_file
+from pulsar_ray_spark.landing.file_writing import (
+    LANDING_COLUMNS,
+    FileJob,
+    WrittenFile,
+    landing_columns,
+    write_file,
+)
 from pulsar_ray_spark.landing.folder import Folder, LocalFolder, ObjectFolder, open_folder
 from pulsar_ray_spark.landing.landing import Landing
 from pulsar_ray_spark.landing.landing_round import LandingIdentity

@@ -16,8 +16,7 @@ from pulsar_ray.data import failing_actors, set_work_timeout
 from pulsar_ray.data.planning.plan import ReadRange, SegmentSlice
 from pulsar_ray.errors import Timeout
 from pulsar_ray.model.message_id import EARLIEST, LATEST
-from pulsar_ray_spark.landing.columns import LANDING_COLUMNS
-from pulsar_ray_spark.landing.file_writing import FileJob
+from pulsar_ray_spark.landing.file_writing import LANDING_COLUMNS, FileJob
 from pulsar_ray_spark.landing.folder import LocalFolder
 from pulsar_ray_spark.landing.ray_writing import write_on_ray
 from tests.stored_messages import single

@@ -23,8 +23,7 @@ from pulsar_ray.model.message_id import EARLIEST, LATEST
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray_spark import MESSAGE_SCHEMA, Landing, clean_landing, drop_landing, land, read_landing
 from pulsar_ray_spark.errors import LandingMismatch
-from pulsar_ray_spark.landing.columns import LANDING_COLUMNS
-from pulsar_ray_spark.landing.file_writing import FileJob, write_file
+from pulsar_ray_spark.landing.file_writing import LANDING_COLUMNS, FileJob, write_file
 from pulsar_ray_spark.landing.folder import LocalFolder
 from tests.docs.fences import blocks_of
 from tests.stored_messages import batch

@@ -22,8 +22,7 @@ from pulsar_ray_spark.streaming.planned_batch import (
     decode_batch,
     encode_batch,
 )
-from pulsar_ray_spark.streaming.query import describe_progress
-from pulsar_ray_spark.streaming.trigger import Mode, Trigger
+from pulsar_ray_spark.streaming.query import Mode, Trigger, describe_progress
 
 IDENTITY = QueryIdentity("q", "id-1", ("persistent://public/default/t",))
 

@@ -17,8 +17,7 @@ from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray_spark.errors import QueryFailed, SparkStopped
 from pulsar_ray_spark.streaming.batch_limits import BatchLimits
 from pulsar_ray_spark.streaming.planned_batch import PlannedBatch
-from pulsar_ray_spark.streaming.query import StreamingQuery
-from pulsar_ray_spark.streaming.trigger import Mode, Trigger
+from pulsar_ray_spark.streaming.query import Mode, StreamingQuery, Trigger
 from tests.conformance.broker import Broker
 from tests.spark.streamer import Streamer, numbered, publish_to
 

@@ -17,7 +17,7 @@ from pulsar_ray.data.planning.plan import BoundArgument, Topics, as_bound, as_to
 from pulsar_ray.data.reading.avro_values import AvroValues
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray_spark.errors import LandingInUse, PathNotShared
-from pulsar_ray_spark.landing.columns import landing_columns
+from pulsar_ray_spark.landing.file_writing import landing_columns
 from pulsar_ray_spark.landing.folder import Folder, LocalFolder, open_folder
 from pulsar_ray_spark.landing.landing import Landing
 from pulsar_ray_spark.landing.landing_round import LandingIdentity

@@ -27,9 +27,8 @@ from pulsar_ray_spark.streaming.batch_limits import BatchLimits
 from pulsar_ray_spark.streaming.batch_runner import BatchRunner
 from pulsar_ray_spark.streaming.micro_batches import MicroBatches
 from pulsar_ray_spark.streaming.planned_batch import QueryIdentity
-from pulsar_ray_spark.streaming.query import StreamingQuery
+from pulsar_ray_spark.streaming.query import StreamingQuery, Trigger
 from pulsar_ray_spark.streaming.query_topics import QueryTopics, open_plans, subscription_of
-from pulsar_ray_spark.streaming.trigger import Trigger
 from pulsar_ray_spark.value_form import AS_STORED, Bytes, Mode, ValueForm, as_value_form
 
 _AT_ONCE = Trigger()
