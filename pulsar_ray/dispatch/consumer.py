@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple
 
 from sortedcontainers import SortedDict
@@ -12,6 +13,7 @@ from sortedcontainers import SortedDict
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.blocks.chunk_limits import DEFAULT_LIMITS, ChunkLimits
 from pulsar_ray.dispatch.blocks.counted_rows import CountedRows
+from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.dispatch.key_shared.hash_regions import DEFAULT_KEY_SHARED, KeySharedSpec
 from pulsar_ray.dispatch.key_shared.sticky_key import Slots
 from pulsar_ray.model import row_sets
@@ -290,3 +292,18 @@ class SuspectGroup:
         self.deliveries: dict[Delivery, None] = {}
         self.unexplained = 0
         """Crashes of consumers that had it and reported nothing of it."""
+
+
+class ConsumerExit(Enum):
+    """Tells a consumer that was closed from one that crashed."""
+
+    CLOSED = "closed"
+    CRASHED = "crashed"
+
+
+class Attachment(NamedTuple):
+    """`resumed`: numbers go on, and `again` is sent once more; otherwise they start at 1."""
+
+    resumed: bool
+    generation: int
+    again: list[Grant]

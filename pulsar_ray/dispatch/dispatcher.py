@@ -13,26 +13,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from pulsar_ray.dispatch.acknowledgments import Acknowledgments
-from pulsar_ray.dispatch.attachment import Attachment, ConsumerExit
-from pulsar_ray.dispatch.blocks.block_intake import BlockIntake
+from pulsar_ray.dispatch.blocks.block_intake import BlockIntake, ReadAhead
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.blocks.chunk_limits import mildest
 from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
 from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
-from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec
+from pulsar_ray.dispatch.consumer import Attachment, Consumer, ConsumerExit, ConsumerSpec
 from pulsar_ray.dispatch.delayed_blocks import DelayedBlocks
 from pulsar_ray.dispatch.grant import DropQueue, Grant
-from pulsar_ray.dispatch.grant_maker import GrantMaker
+from pulsar_ray.dispatch.grant_maker import GrantMaker, RatedGrants, UnackedLimits
 from pulsar_ray.dispatch.policies.policy import GrantSource
 from pulsar_ray.dispatch.policies.subscription_type import SubscriptionType
-from pulsar_ray.dispatch.rated_grants import RatedGrants
-from pulsar_ray.dispatch.read_ahead import ReadAhead
-from pulsar_ray.dispatch.redelivery import EMPTY_QUEUE, ConsumerQueue, NackItem, Redelivery
-from pulsar_ray.dispatch.redelivery_requests import RedeliveryRequests
+from pulsar_ray.dispatch.redelivery import (
+    EMPTY_QUEUE,
+    ConsumerQueue,
+    NackItem,
+    Redelivery,
+    RedeliveryRequests,
+)
 from pulsar_ray.dispatch.returning_consumers import ReportedRows, ReturningConsumers
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.dispatch.suspects.blame import Blame, Crash
-from pulsar_ray.dispatch.unacked_limits import UnackedLimits
 from pulsar_ray.errors import ConsumerBusy, CumulativeAcknowledgementNotAllowedError
 from pulsar_ray.managed_ledger.cursor.managed_cursor import KnownConsumer, ManagedCursor
 from pulsar_ray.managed_ledger.delayed.delayed_rows import RowKey

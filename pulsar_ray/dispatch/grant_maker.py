@@ -1,19 +1,78 @@
-"""Making grants: rows become pending at a consumer, and are charged to it."""
+"""Makes grants within limits and rates: rows become pending, and are charged to a consumer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
 from pulsar_ray.dispatch.consumer import Consumer, Delivery, DispatchBlock, SuspectGroup
 from pulsar_ray.dispatch.grant import Grant, grant_of
 from pulsar_ray.dispatch.policies.subscription_type import SubscriptionType
-from pulsar_ray.dispatch.unacked_limits import UnackedLimits
+from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.managed_ledger.cursor.redelivery_counts import RedeliveryCounts
 from pulsar_ray.model.message_id import Position
-from pulsar_ray.model.rate_limit import NO_LIMIT
+from pulsar_ray.model.rate_limit import NO_LIMIT, RateLimit
 from pulsar_ray.model.row_ranges import RowFailures
 from pulsar_ray.model.row_sets import RowSet
+
+
+class UnackedLimits:
+    """A limit that was reached holds until half is acknowledged; 0 means no limit."""
+
+    def __init__(self, settings: DispatchSettings, blocks: DispatchBlocks) -> None:
+        self._settings = settings
+        self._blocks = blocks
+        self._in_force = self._limits()
+        self.is_blocked = False
+        """Nothing is dispatched until half of the subscription's limit is acknowledged."""
+
+    @property
+    def of_consumer(self) -> int:
+        """How many a consumer may leave unacknowledged; 0 means no limit."""
+        return self._settings.max_unacked_messages_per_consumer
+
+    def room(self, consumer: Consumer) -> int:
+        """How many messages a consumer may get now; 0 or less: none."""
+        settings = self._settings
+        room = consumer.room(settings.max_unacked_messages_per_consumer)
+        limit = settings.max_unacked_messages_per_subscription
+        if not limit:
+            return room
+        unacked = self._blocks.unacked_messages
+        if self.is_blocked and unacked >= limit // 2:
+            return 0
+        self.is_blocked = False
+        left = limit - unacked
+        return room if room < left else left
+
+    def room_of_all(self) -> int:
+        """How many messages all consumers together may get until the subscription's limit."""
+        limit = self._settings.max_unacked_messages_per_subscription
+        return limit - self._blocks.unacked_messages if limit else NO_LIMIT
+
+    def granted(self, consumer: Consumer) -> None:
+        """Notice that a limit was reached."""
+        settings = self._settings
+        if 0 < settings.max_unacked_messages_per_consumer <= consumer.unacked:
+            consumer.is_blocked = True
+        if 0 < settings.max_unacked_messages_per_subscription <= self._blocks.unacked_messages:
+            self.is_blocked = True
+
+    def settings_changed(self, consumers: Iterable[Consumer]) -> None:
+        """Block those that have reached a limit of now, and no others.
+
+        Nothing is done if the limits are as before.
+        """
+        if self._limits() == self._in_force:
+            return
+        self._in_force = per_consumer, per_subscription = self._limits()
+        self.is_blocked = 0 < per_subscription <= self._blocks.unacked_messages
+        for consumer in consumers:
+            consumer.is_blocked = 0 < per_consumer <= consumer.unacked
+
+    def _limits(self) -> tuple[int, int]:
+        settings = self._settings
+        return settings.max_unacked_messages_per_consumer, settings.max_unacked_messages_per_subscription
 
 
 class GrantMaker:
@@ -104,3 +163,68 @@ class GrantMaker:
         consumer_id = delivery.consumer.spec.consumer_id
         number, rows, count = delivery.number, delivery.rows, delivery.count
         return grant_of((consumer_id, number, ref, rows, count, delivery.group is not None, failures))
+
+
+class RatedGrants:
+    """A `GrantSource` that gives consumers no more room than the rate leaves.
+
+    A batch goes whole, and the first grant whatever its bytes: the debt is paid before the next one.
+    """
+
+    def __init__(self, granting: GrantMaker, limit: RateLimit) -> None:
+        self._granting = granting
+        self.blocks = granting.blocks
+        self.limit = limit
+
+    @property
+    def now_ms(self) -> int:
+        return self._granting.now_ms
+
+    @now_ms.setter
+    def now_ms(self, now_ms: int) -> None:
+        self._granting.now_ms = now_ms
+
+    @classmethod
+    def of(
+        cls, settings: DispatchSettings, granting: GrantMaker, former: RatedGrants | None
+    ) -> RatedGrants | None:
+        """Make them for the rate that holds now, None if there is none.
+
+        They begin anew only if the rate has changed: then no former debt is paid.
+        """
+        rates = (settings.dispatch_rate_messages, settings.dispatch_rate_bytes)
+        if former is not None and former.limit.is_of(*rates):
+            return former
+        limit = RateLimit.of(*rates)
+        return None if limit is None else cls(granting, limit)
+
+    def room(self, consumer: Consumer) -> int:
+        """How many messages a consumer may get now; 0 or less: none."""
+        return min(self._granting.room(consumer), self.limit.messages_left(self.now_ms))
+
+    def room_of_all(self) -> int:
+        """How many messages all consumers together may get now, by the limits that they share."""
+        return min(self._granting.room_of_all(), self.limit.messages_left(self.now_ms))
+
+    def grant(self, consumer: Consumer, block: DispatchBlock, limit: int) -> Grant:
+        """See GrantSource."""
+        return self._charged(self._granting.grant(consumer, block, limit))
+
+    def grant_taken(self, consumer: Consumer, block: DispatchBlock, rows: RowSet, count: int) -> Grant:
+        """See GrantSource."""
+        return self._charged(self._granting.grant_taken(consumer, block, rows, count))
+
+    def room_on_trial(self, consumer: Consumer) -> int:
+        """See GrantSource."""
+        return min(self._granting.room_on_trial(consumer), self.limit.messages_left(self.now_ms))
+
+    def grant_suspects(
+        self, consumer: Consumer, group: SuspectGroup, block: DispatchBlock, rows: RowSet
+    ) -> list[Grant]:
+        """See GrantSource."""
+        return [self._charged(grant) for grant in self._granting.grant_suspects(consumer, group, block, rows)]
+
+    def _charged(self, grant: Grant) -> Grant:
+        messages, block = grant.messages, grant.block
+        self.limit.take(messages, block.length * messages // block.messages, self.now_ms)
+        return grant

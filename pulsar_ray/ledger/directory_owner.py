@@ -19,8 +19,7 @@ from pathlib import Path
 
 from pulsar_ray.errors import CorruptData, Fenced, UnsupportedFormatVersion, WrongNode
 from pulsar_ray.format.checksum import checksum
-from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk
-from pulsar_ray.ledger.file_system import require_local_file_system
+from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk, require_local_file_system
 from pulsar_ray.ledger.owner_lock import HeldLock, take_lock
 
 _SLOT = struct.Struct("<IIQ")  # magic, version, epoch; a checksum of these follows

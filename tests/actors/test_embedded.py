@@ -26,7 +26,7 @@ from pulsar_ray.errors import (
     PulsarException,
 )
 from pulsar_ray.launch.embedded import EmbeddedRecord, has_clients, read_record, stop_embedded
-from pulsar_ray.ledger.file_system import require_local_file_system
+from pulsar_ray.ledger.disk import require_local_file_system
 from pulsar_ray.managed_ledger.store import store_directory
 from pulsar_ray.managed_ledger.store.store_directory import StoreDirectory
 from pulsar_ray.testing.waiting import wait_until

@@ -20,7 +20,7 @@ TYPES = [ConsumerType.Exclusive, ConsumerType.Shared, ConsumerType.KeyShared]
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pulsar_ray.broker.subscription.log.reading_watch.STANDS_MS", 500)
+    monkeypatch.setattr("pulsar_ray.broker.subscription.log.core_feeder.STANDS_MS", 500)
 
 
 def plant(monkeypatch: pytest.MonkeyPatch, choose: Any) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_ray.broker.subscription.log import open_messages
+from pulsar_ray.broker.subscription.log import incomplete_messages
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.producer.producer import Producer
 from pulsar_ray.dispatch.blocks.chunk_limits import ChunkLimits
@@ -107,7 +107,7 @@ def test_each_batch_has_the_same_messages_once_wherever_the_process_ends(
 def test_a_message_whose_producer_left_is_waited_for_no_longer_than_by_consumers(
     broker: Broker, halves: Halves, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(open_messages, "DEFAULT_LIMITS", ChunkLimits(expire_ms=100))
+    monkeypatch.setattr(incomplete_messages, "DEFAULT_LIMITS", ChunkLimits(expire_ms=100))
     client, topic = broker.client(), broker.topic()
     gone, alive, quick = (chunking(client, topic) for _ in range(3))
     streamer = Streamer(broker, topic)

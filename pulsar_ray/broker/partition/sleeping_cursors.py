@@ -15,7 +15,7 @@ from typing import Any
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory
 from pulsar_ray.managed_ledger.cursor.cursor_store import read_cursor
-from pulsar_ray.managed_ledger.cursor.deleted_text import deleted_text
+from pulsar_ray.managed_ledger.cursor.managed_cursor import deleted_text
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import Subscription
 from pulsar_ray.model.message_id import Position
 

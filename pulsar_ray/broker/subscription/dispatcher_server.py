@@ -17,10 +17,13 @@ from pulsar_ray.broker.serving.owner_loop import DiskThread
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.broker.serving.sleeper import Retired
-from pulsar_ray.broker.subscription.consumers.consumer_calls import ConsumerCalls
+from pulsar_ray.broker.subscription.consumers.consumer_calls import (
+    ConsumerCalls,
+    EarlyAcknowledgments,
+    PendingOpens,
+    reach_of,
+)
 from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint
-from pulsar_ray.broker.subscription.consumers.early_acknowledgments import EarlyAcknowledgments, reach_of
-from pulsar_ray.broker.subscription.consumers.pending_opens import PendingOpens
 from pulsar_ray.broker.subscription.consumers.topic_admission import TopicAdmission
 from pulsar_ray.broker.subscription.dispatcher_subscriptions import DispatcherSubscriptions
 from pulsar_ray.broker.subscription.open_subscription import OpenSubscription

@@ -12,20 +12,21 @@ from typing import Any
 from pulsar_ray.broker.figures.actor_report import Figures
 from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.broker.subscription.consumers.connected_consumers import ConnectedConsumers
-from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint, EndpointFactory
-from pulsar_ray.broker.subscription.consumers.consumer_opening import check_limit, spec_of
+from pulsar_ray.broker.subscription.consumers.consumer_endpoint import (
+    ConsumerEndpoint,
+    EndpointFactory,
+    check_limit,
+    spec_of,
+)
 from pulsar_ray.broker.subscription.cursor_flusher import CursorDurability
 from pulsar_ray.broker.subscription.delayed.tracker_link import TrackerLink
-from pulsar_ray.broker.subscription.log.core_feeder import CoreFeeder
+from pulsar_ray.broker.subscription.log.core_feeder import CoreFeeder, ReadingWatch
 from pulsar_ray.broker.subscription.log.incomplete_messages import IncompleteMessages
-from pulsar_ray.broker.subscription.log.reading_watch import ReadingWatch
 from pulsar_ray.broker.subscription.open_subscription import SettleRequest
-from pulsar_ray.broker.subscription.subscription_figures import stored_figures
-from pulsar_ray.broker.subscription.subscription_stats import SubscriptionStats
+from pulsar_ray.broker.subscription.subscription_stats import SubscriptionStats, stored_figures
 from pulsar_ray.broker.subscription.subscription_turn import SubscriptionTurn
 from pulsar_ray.clock import Clock
-from pulsar_ray.dispatch.attachment import Attachment, ConsumerExit
-from pulsar_ray.dispatch.consumer import ConsumerSpec
+from pulsar_ray.dispatch.consumer import Attachment, ConsumerExit, ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.grant import DropQueue
 from pulsar_ray.dispatch.inspect.watchdog import Watchdog

@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from pulsar_ray.broker.figures.actor_report import Figures
-from pulsar_ray.broker.subscription.arming import Arming
 from pulsar_ray.broker.subscription.consumers.delivery_progress import StoredProgress
 from pulsar_ray.broker.subscription.log.log_view import LogView
-from pulsar_ray.broker.subscription.log.partition_follower import PartitionFollower
-from pulsar_ray.broker.subscription.log.partition_link import PartitionLink
+from pulsar_ray.broker.subscription.log.partition_link import Arming, PartitionFollower, PartitionLink
 from pulsar_ray.broker.subscription.open_subscription import OpenSubscription
 from pulsar_ray.broker.subscription.served_subscription import ServedSubscription
 from pulsar_ray.broker.subscription.subscription_admin import SubscriptionAdmin

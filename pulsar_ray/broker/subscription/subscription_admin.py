@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from pulsar_ray.broker.serving.owner_loop import DiskThread
-from pulsar_ray.broker.subscription.log.incomplete_messages import AskPartition
+from pulsar_ray.broker.subscription.log.incomplete_messages import AskPartition, OpenMessages
 from pulsar_ray.broker.subscription.log.log_view import LogView
-from pulsar_ray.broker.subscription.log.open_messages import OpenMessages
 from pulsar_ray.broker.subscription.log.partition_link import PartitionLink
 from pulsar_ray.broker.subscription.served_subscription import ServedSubscription
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
@@ -22,8 +21,7 @@ from pulsar_ray.dispatch.inspect.why_blocked import why_blocked
 from pulsar_ray.errors import InvalidConfiguration, ServiceUnitNotReady
 from pulsar_ray.ledger.reader import SegmentReader
 from pulsar_ray.ledger.segment_file import segment_name
-from pulsar_ray.managed_ledger.cursor.deleted_text import deleted_text
-from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor
+from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor, deleted_text
 from pulsar_ray.model import row_ranges
 from pulsar_ray.model.message_id import Position
 

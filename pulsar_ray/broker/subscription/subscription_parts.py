@@ -18,10 +18,9 @@ from pulsar_ray.broker.subscription.consumers.delivery_senders import (
 from pulsar_ray.broker.subscription.cursor_flusher import CursorDurability, CursorFlusher, MemoryOnly
 from pulsar_ray.broker.subscription.delayed.delayed_tracker import index_directory
 from pulsar_ray.broker.subscription.delayed.tracker_link import TrackedSubscription, TrackerLink
-from pulsar_ray.broker.subscription.log.core_feeder import CoreFeeder
+from pulsar_ray.broker.subscription.log.core_feeder import CoreFeeder, ReadingWatch
 from pulsar_ray.broker.subscription.log.incomplete_messages import AskPartition, IncompleteMessages
 from pulsar_ray.broker.subscription.log.log_view import LogView
-from pulsar_ray.broker.subscription.log.reading_watch import ReadingWatch
 from pulsar_ray.broker.subscription.served_subscription import ServedSubscription
 from pulsar_ray.broker.subscription.subscription_stats import SubscriptionStats
 from pulsar_ray.broker.subscription.subscription_turn import SubscriptionTurn

@@ -6,13 +6,42 @@ import asyncio
 from collections.abc import Callable
 
 from pulsar_ray.broker.subscription.consumers.connected_consumers import ConnectedConsumers
-from pulsar_ray.broker.subscription.consumers.consumer_traffic import ConsumerTraffic
 from pulsar_ray.broker.subscription.cursor_flusher import CursorDurability
-from pulsar_ray.broker.subscription.demand_tracker import DemandTracker
 from pulsar_ray.broker.subscription.log.core_feeder import CoreFeeder
 from pulsar_ray.broker.subscription.log.log_view import LogView
+from pulsar_ray.broker.subscription.subscription_stats import ConsumerTraffic
 from pulsar_ray.clock import Clock
 from pulsar_ray.dispatch.dispatcher import Dispatcher
+
+SATISFIED_TICKS = 2
+
+
+class DemandTracker:
+    """Demand is satisfied after two ticks without room or grants, until somebody has room.
+
+    So consumers that are only busy for a moment do not make their dispatcher come and go.
+    """
+
+    def __init__(self) -> None:
+        self.is_satisfied = False
+        self._ticks = 0
+
+    def granted(self) -> None:
+        """Somebody was given something."""
+        self._ticks = 0
+
+    def tick(self, *, has_room: bool) -> None:
+        """Once a second."""
+        self._ticks = 0 if has_room else self._ticks + 1
+        self.is_satisfied = self._ticks >= SATISFIED_TICKS
+
+    def has_returned(self, *, has_room: bool) -> bool:
+        """Whether it was lost, and is not any more."""
+        if not (self.is_satisfied and has_room):
+            return False
+        self.is_satisfied = False
+        self._ticks = 0
+        return True
 
 
 class SubscriptionTurn:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from pulsar_ray.broker.subscription.log.chunk_reader import ChunkReader
+from pulsar_ray.broker.subscription.log.segment_blocks import ChunkReader
 from pulsar_ray.data.planning.plan import ReadRange, SegmentSlice
 from pulsar_ray.data.reading.rows import StoredRows
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef

@@ -1,4 +1,4 @@
-"""Taking in blocks that were read: which rows wait, and which consumers hold already."""
+"""How far the log is read ahead, and which rows of a block that was read wait or are held already."""
 
 from __future__ import annotations
 
@@ -14,13 +14,89 @@ from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
 from pulsar_ray.dispatch.consumer import Consumer, DispatchBlock
 from pulsar_ray.dispatch.delayed_blocks import DelayedBlocks
 from pulsar_ray.dispatch.key_shared.sticky_key import Slots
+from pulsar_ray.dispatch.policies.subscription_type import SubscriptionType
 from pulsar_ray.dispatch.returning_consumers import ReportedRows, ReturningConsumers
+from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.format.delivery_times import DeliveryTimes
 from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor, SuspectRows
 from pulsar_ray.model import row_ranges, row_sets
 from pulsar_ray.model.message_id import LATEST, Position
 from pulsar_ray.model.row_ranges import RowRanges
 from pulsar_ray.model.row_sets import RowSet
+
+_MAX_MESSAGES = 65_536
+_MOST_DUE_MESSAGES = 8_192
+
+
+class ReadAhead:
+    """Reads twice what consumers could take, within a bound; more for Key_Shared.
+
+    For Key_Shared it comes in large portions.
+
+    Keys of many blocks together cost a fraction of what they cost block by block.
+    """
+
+    def __init__(
+        self,
+        settings: DispatchSettings,
+        blocks: DispatchBlocks,
+        returning: ReturningConsumers,
+        consumers: Mapping[int, Consumer],
+        kind: SubscriptionType,
+    ) -> None:
+        self._settings = settings
+        self._blocks = blocks
+        self._returning = returning
+        self._consumers = consumers
+        self._type = kind
+
+    def messages_wanted(self) -> int:
+        """How many messages to read and offer now."""
+        limit, portion = _MAX_MESSAGES, 0
+        if not self._returning.claims:
+            room = 0
+            for consumer in self._consumers.values():
+                permits = consumer.credit - consumer.granted
+                if permits > 0:
+                    room += permits
+            limit = min(2 * room, limit)
+            keyed = self._type.keyed
+            if room and keyed is not None:
+                limit = min(max(limit, self._look_ahead()), _MAX_MESSAGES)
+                portion = limit // 4
+                if 2 * self._blocks.waiting_messages > limit and not keyed.is_short:
+                    return 0
+        wanted = limit - self._blocks.waiting_messages
+        return max(wanted, portion) if wanted > 0 else 0
+
+    def due_wanted(self) -> int:
+        """How many delayed messages to take in that are due.
+
+        They are at hand beside what is read ahead, so that neither holds the other up.
+        """
+        if self._returning.claims or self._returning.awaited:
+            return 0
+        room = sum(max(consumer.permits, 0) for consumer in self._consumers.values())
+        if not room:
+            return 0
+        limit = 2 * room
+        if self._type.keyed is not None:
+            limit = max(limit, self._look_ahead())
+        left = 2 * min(limit, _MAX_MESSAGES) - self._blocks.waiting_messages
+        return max(min(room, left, _MOST_DUE_MESSAGES), 0)
+
+    def _look_ahead(self) -> int:
+        """Return how many messages Key_Shared lets wait, so that other consumers get on.
+
+        At that limit nothing is read until some of them can go: a consumer that takes nothing stops the
+        others in the end, as in Pulsar, and `why_blocked` names it. The last portion may go a quarter beyond.
+        """
+        settings = self._settings
+        limit = settings.look_ahead_messages_per_subscription
+        of_consumers = settings.look_ahead_messages_per_consumer * len(self._consumers)
+        if of_consumers and (not limit or of_consumers < limit):
+            limit = of_consumers
+        return limit or _MAX_MESSAGES
 
 
 class BlockIntake:

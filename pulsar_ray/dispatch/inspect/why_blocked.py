@@ -9,9 +9,8 @@ from typing import Any
 from pulsar_ray.dispatch.blocks import counted_rows
 from pulsar_ray.dispatch.consumer import Consumer, Delivery, DispatchBlock
 from pulsar_ray.dispatch.dispatcher import Dispatcher
-from pulsar_ray.dispatch.key_shared.key_routes import NOWHERE
+from pulsar_ray.dispatch.key_shared.key_routes import NOWHERE, Parked
 from pulsar_ray.dispatch.key_shared.policy import KeySharedPolicy
-from pulsar_ray.dispatch.key_shared.waiting_index import Parked
 from pulsar_ray.model import row_sets
 from pulsar_ray.numpy_on_demand import np
 

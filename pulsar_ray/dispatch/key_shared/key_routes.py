@@ -1,20 +1,130 @@
-"""Where each slot's messages go now: to its owner, or nowhere while it drains."""
+"""Where each slot's messages go now: to its owner, or nowhere while it drains.
+
+A hash drains while its former consumer has unacknowledged messages of it. They wait, and only they, so that
+the messages of a key are with one consumer at a time (PIP-379).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sortedcontainers import SortedDict
+
+from pulsar_ray.dispatch.blocks import counted_rows
 from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec, Delivery, DispatchBlock, Shares
-from pulsar_ray.dispatch.key_shared.draining import DrainingHashes, Held
 from pulsar_ray.dispatch.key_shared.hash_regions import HashRegions
 from pulsar_ray.dispatch.key_shared.sticky_key import SLOTS
 from pulsar_ray.model import row_sets
-from pulsar_ray.model.row_sets import RowSet
+from pulsar_ray.model.row_sets import RowSet, numbers_of
 from pulsar_ray.numpy_on_demand import np
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+class Drain:
+    """One hash at one consumer: its unacknowledged messages, and how often it kept messages waiting."""
+
+    __slots__ = ("blocked_attempts", "unacked")
+
+    def __init__(self, unacked: int) -> None:
+        self.unacked = unacked
+        self.blocked_attempts = 0
+
+
+class Held(NamedTuple):
+    """A consumer has this many unacknowledged messages of a slot that belongs to another one."""
+
+    consumer_id: int
+    slot: int
+    messages: int
+
+
+class DrainingHashes:
+    """By consumer that drains, and by slot. Bounded by what consumers may have unacknowledged."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, dict[int, Drain]] = {}
+        self._cleared: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return sum(len(drains) for drains in self._of.values())
+
+    def is_drained_by(self, consumer_id: int) -> bool:
+        """Whether this consumer drains any slot."""
+        return consumer_id in self._of
+
+    def holders(self, slot: int) -> list[int]:
+        """The consumers that drain a slot."""
+        return [consumer_id for consumer_id, drains in self._of.items() if slot in drains]
+
+    def slots(self) -> set[int]:
+        """All slots that drain."""
+        return {slot for drains in self._of.values() for slot in drains}
+
+    def replace(self, held: Iterable[Held]) -> None:
+        """Take the slots that drain now; those that drained before keep their counters."""
+        before, self._of = self._of, {}
+        for consumer_id, slot, messages in held:
+            drain = before.get(consumer_id, {}).get(slot) or Drain(0)
+            drain.unacked = messages
+            self._of.setdefault(consumer_id, {})[slot] = drain
+        for consumer_id, drains in before.items():
+            ended = sum(1 for slot in drains if slot not in self._of.get(consumer_id, {}))
+            self._cleared[consumer_id] = self._cleared.get(consumer_id, 0) + ended
+
+    def add(self, held: Held) -> None:
+        """A consumer turns out to hold more messages of a slot that is another's."""
+        drains = self._of.setdefault(held.consumer_id, {})
+        drains.setdefault(held.slot, Drain(0)).unacked += held.messages
+
+    def settle(self, consumer_id: int, slot: int, messages: int) -> bool:
+        """So many messages are not pending any more; returns whether that ended the consumer's drain."""
+        drains = self._of.get(consumer_id, {})
+        drain = drains.get(slot)
+        if drain is None:
+            return False
+        drain.unacked -= messages
+        if drain.unacked > 0:
+            return False
+        del drains[slot]
+        if not drains:
+            del self._of[consumer_id]
+        self._cleared[consumer_id] = self._cleared.get(consumer_id, 0) + 1
+        return True
+
+    def block(self, slot: int) -> None:
+        """Messages of a slot were looked at and not dispatched, because it drains."""
+        for drains in self._of.values():
+            if (drain := drains.get(slot)) is not None:
+                drain.blocked_attempts += 1
+
+    def forget(self, consumer_id: int) -> None:
+        """The consumer is gone."""
+        self._of.pop(consumer_id, None)
+        self._cleared.pop(consumer_id, None)
+
+    def clear(self) -> None:
+        """Nothing is pending anywhere."""
+        self.replace(())
+
+    def stats(self, consumer_id: int) -> dict[str, Any]:
+        """Describe a consumer's draining hashes with Pulsar's names.
+
+        Messages are counted, not entries.
+        """
+        drains = self._of.get(consumer_id, {})
+        return {
+            "drainingHashesCount": len(drains),
+            "drainingHashesClearedTotal": self._cleared.get(consumer_id, 0),
+            "drainingHashesUnackedMessages": sum(drain.unacked for drain in drains.values()),
+            "drainingHashes": [
+                {"hash": slot, "unackMsgs": drain.unacked, "blockedAttempts": drain.blocked_attempts}
+                for slot, drain in sorted(drains.items())
+            ],
+        }
+
 
 NOWHERE = -1
 _FEW = 16
@@ -199,3 +309,98 @@ def rows_of_slot(block: DispatchBlock, slot: int) -> RowSet:
     if slots is None or isinstance(slots, int):
         return block.ref.all_rows if slots == slot else 0
     return row_sets.of_flags(slots == slot)
+
+
+Key = tuple[int, int]
+
+
+class Parked:
+    """Blocks with rows of one slot that waits, and the time of the first."""
+
+    __slots__ = ("blocks", "since_ms")
+
+    def __init__(self, since_ms: int) -> None:
+        self.blocks: SortedDict = SortedDict()
+        self.since_ms = since_ms
+
+
+class WaitingIndex:
+    """Saves looking at every waiting block each time: a dispatch costs what it gives out.
+
+    Entries may be stale: whoever takes from a block looks at its rows. Every waiting row of a block that was
+    put in is found through `ready` or `parked`.
+    """
+
+    def __init__(self, routes: KeyRoutes) -> None:
+        self._routes = routes
+        self.ready: list[SortedDict] = []
+        """By number of the consumer: blocks in the order of the log."""
+        self.parked: dict[int, Parked] = {}
+
+    def put(self, block: DispatchBlock, now_ms: int) -> None:
+        """Find out where the waiting rows of a block may go."""
+        if not block.waiting:
+            return
+        slots = block.slots
+        if isinstance(slots, int):
+            number = int(self._routes.table[slots])
+            if number >= 0:
+                self.ready[number][block.key] = block
+            else:
+                self._park(slots, block, now_ms)
+            return
+        assert slots is not None
+        waiting = counted_rows.rows_of(block.waiting)
+        for number, rows in self._routes.shares(block).items():
+            if not rows & waiting:
+                continue
+            if number >= 0:
+                self.ready[number][block.key] = block
+            else:
+                for slot in np.unique(slots[numbers_of(rows & waiting)]).tolist():
+                    self._park(slot, block, now_ms)
+
+    def free(self, slot: int, now_ms: int) -> None:
+        """A slot does not wait any more: what waits of it goes to its owner."""
+        parked = self.parked.pop(slot, None)
+        number = int(self._routes.table[slot])
+        if parked is not None:
+            if number >= 0:
+                self.ready[number].update(parked.blocks)
+            else:
+                for block in parked.blocks.values():
+                    self._park(slot, block, now_ms)
+
+    def parked_through(self, slot: int, key: Key) -> list[tuple[DispatchBlock, RowSet]]:
+        """Return the parked rows of a slot, by block, up to this key in order."""
+        parked = self.parked.get(slot)
+        if parked is None:
+            return []
+        found = []
+        for block in [parked.blocks[at] for at in parked.blocks.irange(None, key)]:
+            if rows := counted_rows.rows_of(block.waiting) & rows_of_slot(block, slot):
+                found.append((block, rows))
+            else:
+                del parked.blocks[block.key]
+        return found
+
+    def rebuild(self, waiting: SortedDict, now_ms: int) -> None:
+        """Owners have changed: look at all waiting blocks again."""
+        before = self.parked
+        self.clear()
+        for block in waiting.values():
+            self.put(block, now_ms)
+        for slot, parked in self.parked.items():
+            if slot in before:
+                parked.since_ms = before[slot].since_ms
+
+    def clear(self) -> None:
+        """Nothing waits."""
+        self.ready = [SortedDict() for _ in self._routes.consumers]
+        self.parked = {}
+
+    def _park(self, slot: int, block: DispatchBlock, now_ms: int) -> None:
+        if (parked := self.parked.get(slot)) is None:
+            parked = self.parked[slot] = Parked(now_ms)
+        parked.blocks[block.key] = block
+        self._routes.draining.block(slot)

@@ -13,12 +13,14 @@ from pulsar_ray.dispatch.blocks import counted_rows
 from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
 from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec, Delivery, DispatchBlock
 from pulsar_ray.dispatch.grant import Grant
-from pulsar_ray.dispatch.key_shared.hash_range import AutoSplitRanges
-from pulsar_ray.dispatch.key_shared.hash_regions import HashRegions, KeySharedSpec
-from pulsar_ray.dispatch.key_shared.hash_ring import HashRing
-from pulsar_ray.dispatch.key_shared.key_routes import KeyRoutes
-from pulsar_ray.dispatch.key_shared.sticky_ranges import StickyRanges
-from pulsar_ray.dispatch.key_shared.waiting_index import WaitingIndex
+from pulsar_ray.dispatch.key_shared.hash_regions import (
+    AutoSplitRanges,
+    HashRegions,
+    HashRing,
+    KeySharedSpec,
+    StickyRanges,
+)
+from pulsar_ray.dispatch.key_shared.key_routes import KeyRoutes, WaitingIndex
 from pulsar_ray.dispatch.policies.policy import GrantSource, rows_that_fit
 from pulsar_ray.dispatch.suspects.turns import dispatch_to_owners, look_at_time, slots_of
 from pulsar_ray.errors import ConsumerBusy

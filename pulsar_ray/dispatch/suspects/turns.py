@@ -14,8 +14,7 @@ from typing import Protocol
 from pulsar_ray.dispatch.blocks import counted_rows
 from pulsar_ray.dispatch.consumer import Consumer, DispatchBlock, Key, SuspectGroup
 from pulsar_ray.dispatch.grant import Grant
-from pulsar_ray.dispatch.key_shared.key_routes import KeyRoutes
-from pulsar_ray.dispatch.key_shared.waiting_index import WaitingIndex
+from pulsar_ray.dispatch.key_shared.key_routes import KeyRoutes, WaitingIndex
 from pulsar_ray.dispatch.policies.policy import GrantSource
 from pulsar_ray.dispatch.suspects.groups import SuspectGroups
 from pulsar_ray.model import row_sets

@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 
 from pulsar_ray.errors import NetworkFileSystem
-from pulsar_ray.ledger.file_system import mount_type, require_local_file_system
+from pulsar_ray.ledger.disk import mount_type, require_local_file_system
 
 FSYNCS = 15
 MOST_FSYNC_S = 3.0

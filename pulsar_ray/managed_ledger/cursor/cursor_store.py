@@ -11,7 +11,6 @@ from pathlib import Path
 from pulsar_ray.errors import CorruptData
 from pulsar_ray.ledger.directory_owner import DirectoryOwner
 from pulsar_ray.ledger.record_log import Record, RecordLog, read_log
-from pulsar_ray.managed_ledger.cursor.cursor_changes import CursorChanges
 from pulsar_ray.managed_ledger.cursor.cursor_directories import UNFINISHED
 from pulsar_ray.managed_ledger.cursor.cursor_records import (
     CHANGES,
@@ -22,7 +21,7 @@ from pulsar_ray.managed_ledger.cursor.cursor_records import (
     cursor_from_snapshot,
     snapshot_payload,
 )
-from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor, Subscription
+from pulsar_ray.managed_ledger.cursor.managed_cursor import CursorChanges, ManagedCursor, Subscription
 from pulsar_ray.model.message_id import Position
 
 LOG_NAME = "cursor"

@@ -2,19 +2,231 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice, pairwise
 from typing import NamedTuple
 
 from sortedcontainers import SortedDict
 
-from pulsar_ray.managed_ledger.cursor.cursor_changes import CursorChanges
-from pulsar_ray.managed_ledger.cursor.ledger_spans import LedgerSpans
 from pulsar_ray.managed_ledger.cursor.redelivery_counts import RedeliveryCounts
 from pulsar_ray.model import row_ranges, row_sets
 from pulsar_ray.model.message_id import EARLIEST, LATEST, Position
 from pulsar_ray.model.position_ranges import PieceColumns, PositionRanges
-from pulsar_ray.model.row_ranges import RowRanges
+from pulsar_ray.model.row_ranges import RowFailures, RowRanges
+
+
+class LedgerSpans:
+    """Ledgers in order, each with the entries from 0 to its last one.
+
+    All but the newest are closed.
+
+    A cursor needs it to move across ledger ends and to count its backlog. Looking up costs one bisection.
+    """
+
+    __slots__ = ("_before", "_ids", "_lasts")
+
+    def __init__(self, spans: Sequence[tuple[int, int]] = ()) -> None:
+        self._ids: list[int] = []
+        self._lasts: list[int] = []
+        self._before: list[int] = []  # entries in all earlier ledgers
+        self.replace(spans)
+
+    def replace(self, spans: Sequence[tuple[int, int]]) -> None:
+        """Take a new list of (ledger id, last entry id or -1).
+
+        ValueError if it is unsorted.
+        """
+        ids = [ledger_id for ledger_id, _ in spans]
+        if any(a >= b for a, b in pairwise(ids)):
+            raise ValueError(f"ledger ids are not ascending: {ids}")
+        self._ids = ids
+        self._lasts = [last for _, last in spans]
+        self._before = [0] * len(ids)
+        for i in range(1, len(ids)):
+            self._before[i] = self._before[i - 1] + self._lasts[i - 1] + 1
+
+    def extend(self, end: Position) -> None:
+        """The entry `end` exists, and all before it in its ledger.
+
+        Cheap where it is in the newest ledger.
+        """
+        if not self._ids or end.ledger_id > self._ids[-1]:
+            before = self._before[-1] + self._lasts[-1] + 1 if self._ids else 0
+            self._ids.append(end.ledger_id)
+            self._lasts.append(end.entry_id)
+            self._before.append(before)
+        elif end.ledger_id == self._ids[-1]:
+            self._lasts[-1] = max(self._lasts[-1], end.entry_id)
+        elif end.entry_id > self.last_entry_of(end.ledger_id):
+            spans = dict(zip(self._ids, self._lasts, strict=True))
+            self.replace(sorted({**spans, end.ledger_id: end.entry_id}.items()))
+
+    @property
+    def end(self) -> Position:
+        """The last entry; EARLIEST if there is none."""
+        for ledger_id, last in zip(reversed(self._ids), reversed(self._lasts), strict=True):
+            if last >= 0:
+                return Position(ledger_id, last)
+        return EARLIEST
+
+    def last_entry_of(self, ledger_id: int) -> int:
+        """The last entry of a ledger, -1 if the ledger is empty or unknown."""
+        i = bisect_left(self._ids, ledger_id)
+        return self._lasts[i] if i < len(self._ids) and self._ids[i] == ledger_id else -1
+
+    def after(self, position: Position) -> Position | None:
+        """The first existing entry above `position`, None if there is none yet."""
+        ledger_id, entry_id = position
+        i = bisect_left(self._ids, ledger_id)
+        if i < len(self._ids) and self._ids[i] == ledger_id:
+            if entry_id < self._lasts[i]:
+                return Position(ledger_id, max(entry_id + 1, 0))
+            i += 1
+        for j in range(i, len(self._ids)):
+            if self._lasts[j] >= 0:
+                return Position(self._ids[j], 0)
+        return None
+
+    def count_up_to(self, position: Position) -> int:
+        """How many existing entries lie at or below `position`."""
+        i = bisect_right(self._ids, position.ledger_id) - 1
+        if i < 0:
+            return 0
+        if self._ids[i] < position.ledger_id:
+            return self._before[i] + self._lasts[i] + 1
+        return self._before[i] + max(min(position.entry_id, self._lasts[i]) + 1, 0)
+
+    def count(self) -> int:
+        """How many entries exist."""
+        return self._before[-1] + self._lasts[-1] + 1 if self._ids else 0
+
+    def position_of(self, index: int) -> Position | None:
+        """The entry with `index` existing entries before it, None beyond the end."""
+        if not 0 <= index < self.count():
+            return None
+        i = bisect_right(self._before, index) - 1
+        return Position(self._ids[i], index - self._before[i])
+
+
+_MANY = 128
+_WIDE = 65_536
+"""Keep less than `_MANY` sets of scattered entries as they came.
+
+None of the sets is over more than `_WIDE` entries.
+"""
+
+
+class CursorChanges:
+    """Collects changes; a cursor that is never stored collects nothing."""
+
+    __slots__ = (
+        "_deleted",
+        "_is_recorded",
+        "_scattered",
+        "batches",
+        "consumers",
+        "counts",
+        "has_suspects",
+        "is_reset",
+        "row_failures",
+    )
+
+    def __init__(self, is_recorded: bool) -> None:
+        self._is_recorded = is_recorded
+        self.is_reset = False
+        self.has_suspects = False
+        """Whether groups of suspects came or went."""
+        self._deleted = PositionRanges()
+        self._scattered: list[tuple[int, int, int]] = []
+        """Scattered entries that are not in `_deleted` yet.
+
+        Mark-delete will have passed most of them when they are asked for.
+        """
+        self.counts: list[tuple[int, int, int, int]] = []
+        self.batches: dict[Position, RowRanges] = {}
+        self.row_failures: dict[Position, RowFailures] = {}
+        self.consumers: set[int] = set()
+        """Ids of consumers that came or went; the cursor knows which."""
+
+    def add_deleted(self, ledger_id: int, first: int, last: int) -> None:
+        """Entries were acknowledged; those below mark-delete do not matter."""
+        if self._is_recorded:
+            self._deleted.add(ledger_id, first, last)
+
+    def add_deleted_bits(self, ledger_id: int, origin: int, entries: int, mark_delete: Position) -> None:
+        """Add deleted scattered entries: entry origin + n for each bit n that is set."""
+        if self._is_recorded:
+            self._scattered.append((ledger_id, origin, entries))
+            if len(self._scattered) >= _MANY or entries.bit_length() > _WIDE:
+                self._merge(mark_delete)
+
+    def deleted_behind(self, mark_delete: Position) -> PositionRanges:
+        """The entries behind mark-delete that were acknowledged."""
+        self._merge(mark_delete)
+        self._deleted.remove_up_to(mark_delete)
+        return self._deleted
+
+    def _merge(self, mark_delete: Position) -> None:
+        scattered, self._scattered = self._scattered, []
+        for ledger_id, origin, entries in scattered:
+            if (ledger_id, origin + entries.bit_length() - 1) > mark_delete:
+                self._deleted.add_bits(ledger_id, origin, entries)
+
+    def add_count(self, ledger_id: int, first: int, last: int, count: int) -> None:
+        """Entries have a new redelivery count."""
+        if not self._is_recorded:
+            return
+        if self.counts:
+            ledger, start, end, known = self.counts[-1]
+            if ledger == ledger_id and end == first - 1 and known == count:
+                # Of messages that fail one after the other.
+                self.counts[-1] = (ledger, start, last, count)
+                return
+        self.counts.append((ledger_id, first, last, count))
+
+    def set_batch(self, position: Position, rows: RowRanges) -> None:
+        """All rows of a batch acknowledged durably by now."""
+        if self._is_recorded:
+            self.batches[position] = rows
+
+    def set_row_failures(self, position: Position, failures: RowFailures) -> None:
+        """All failures of a batch's messages by now."""
+        if self._is_recorded:
+            self.row_failures[position] = failures
+
+    def add_consumer(self, consumer_id: int) -> None:
+        """A consumer came or went."""
+        if self._is_recorded:
+            self.consumers.add(consumer_id)
+
+    def set_suspects(self) -> None:
+        """Groups of suspects came or went; the cursor knows them."""
+        self.has_suspects = self._is_recorded
+
+    def reset(self) -> None:
+        """The cursor started over; what was acknowledged before does not count any more."""
+        self.is_reset = True
+        self._deleted.clear()
+        self._scattered.clear()
+        self.counts.clear()
+        self.batches.clear()
+        self.row_failures.clear()
+
+
+SHOWN_RANGES = 100
+
+
+def deleted_text(deleted: PositionRanges) -> str:
+    """The ranges with their lower end open and their upper end closed, as "[(3:1..3:4],(3:7..3:9]]"."""
+    shown = [
+        f"({ledger_id}:{first - 1}..{ledger_id}:{last}]"
+        for ledger_id, first, last in islice(deleted, SHOWN_RANGES + 1)
+    ]
+    if len(shown) > SHOWN_RANGES:
+        shown[-1] = "..."
+    return f"[{','.join(shown)}]"
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ from pulsar_ray.errors import (
     UntrustedPath,
     WrongNode,
 )
-from pulsar_ray.ledger.disk import make_closed
-from pulsar_ray.ledger.file_system import require_local_file_system
+from pulsar_ray.ledger.disk import make_closed, require_local_file_system
 from pulsar_ray.ledger.owner_lock import FileLock, try_lock
 from pulsar_ray.managed_ledger.store.store_identity import (
     STORE_FILE,

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pulsar_ray.dispatch.attachment import ConsumerExit
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.blocks.counted_rows import rows_of
-from pulsar_ray.dispatch.consumer import ConsumerSpec
+from pulsar_ray.dispatch.consumer import ConsumerExit, ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.grant import DropQueue, Grant
 from pulsar_ray.dispatch.key_shared.hash_regions import KeySharedSpec

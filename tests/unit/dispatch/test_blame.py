@@ -10,10 +10,9 @@ from collections import deque
 import msgpack
 import pytest
 
-from pulsar_ray.dispatch.attachment import ConsumerExit
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
-from pulsar_ray.dispatch.consumer import ConsumerSpec
+from pulsar_ray.dispatch.consumer import ConsumerExit, ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.grant import DropQueue
 from pulsar_ray.dispatch.settings import DispatchSettings

@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from pulsar_ray.dispatch.attachment import ConsumerExit
+from pulsar_ray.dispatch.consumer import ConsumerExit
 from pulsar_ray.model.enums import ConsumerType
 from tests.unit.dispatch.world import World
 

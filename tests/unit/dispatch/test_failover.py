@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from pulsar_ray.dispatch.attachment import ConsumerExit
-from pulsar_ray.dispatch.consumer import ConsumerSpec
+from pulsar_ray.dispatch.consumer import ConsumerExit, ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.policies.failover import elected_index
 from pulsar_ray.dispatch.settings import DispatchSettings

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_ray.dispatch.attachment import ConsumerExit
 from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
-from pulsar_ray.dispatch.consumer import ConsumerSpec
+from pulsar_ray.dispatch.consumer import ConsumerExit, ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.key_shared.hash_regions import KeySharedSpec
 from pulsar_ray.dispatch.settings import DispatchSettings

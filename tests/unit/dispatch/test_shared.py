@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_ray.dispatch.attachment import ConsumerExit
+from pulsar_ray.dispatch.consumer import ConsumerExit
 from pulsar_ray.dispatch.redelivery import ConsumerQueue
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.errors import ConsumerBusy, CumulativeAcknowledgementNotAllowedError

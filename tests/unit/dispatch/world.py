@@ -6,19 +6,18 @@ from collections import deque
 
 import msgpack
 
-from pulsar_ray.dispatch.attachment import ConsumerExit
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
-from pulsar_ray.dispatch.consumer import ConsumerSpec
+from pulsar_ray.dispatch.consumer import ConsumerExit, ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.grant import DropQueue, Grant
-from pulsar_ray.managed_ledger.cursor.cursor_changes import CursorChanges
 from pulsar_ray.managed_ledger.cursor.cursor_records import (
     apply_changes,
     changes_payload,
     cursor_from_snapshot,
     snapshot_payload,
 )
+from pulsar_ray.managed_ledger.cursor.managed_cursor import CursorChanges
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.message_id import Position
 from pulsar_ray.model.row_sets import EntryBits

@@ -14,7 +14,7 @@ import pytest
 
 from pulsar_ray.errors import CorruptData, DataDirectoryInUse, Fenced, NetworkFileSystem, WrongNode
 from pulsar_ray.ledger.directory_owner import DirectoryOwner
-from pulsar_ray.ledger.file_system import file_system_type, mount_type, require_local_file_system
+from pulsar_ray.ledger.disk import file_system_type, mount_type, require_local_file_system
 from pulsar_ray.ledger.owner_lock import start_time, take_lock
 
 _HOLDER = """

@@ -5,13 +5,163 @@ Every call may come twice: its answer may have been lost.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+import asyncio
+import contextlib
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint
 from pulsar_ray.broker.subscription.consumers.delivery_progress import DeliveryProgress
-from pulsar_ray.broker.subscription.consumers.repeated_calls import RepeatedCalls
 from pulsar_ray.broker.subscription.open_subscription import OpenSubscription
+from pulsar_ray.errors import PulsarException
+from pulsar_ray.session.requests import Acknowledge
+
+MAX_KNOWN = 256
+
+
+class RepeatedCalls:
+    """Carries out a call once for its number, and answers every repeat alike.
+
+    A call that raised is carried out again. The last 256 are known, until the actor dies.
+    """
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[int, asyncio.Task[Any]] = OrderedDict()
+
+    async def once(self, number: int, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        """Return the answer of `work`, of this time or of the first.
+
+        A caller that waits no longer does not end it.
+        """
+        task = self._known.get(number)
+        if task is None:
+            task = self._known[number] = asyncio.get_running_loop().create_task(work())
+            task.add_done_callback(lambda done: self._ended(number, done))
+            if len(self._known) > MAX_KNOWN:
+                self._known.popitem(last=False)
+        return await asyncio.shield(task)
+
+    def _ended(self, number: int, task: asyncio.Task[Any]) -> None:
+        if task.cancelled() or task.exception():
+            self._known.pop(number, None)
+
+
+class PendingOpens:
+    """Lets the close of a consumer wait for its open.
+
+    A client that waits no longer closes a consumer that it does not know to be open.
+    """
+
+    def __init__(self) -> None:
+        self._pending: Counter[tuple[int, int]] = Counter()
+        self._waiters: dict[tuple[int, int], asyncio.Future[None]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._pending)
+
+    @contextmanager
+    def under_way(self, session_id: int, endpoint_id: int) -> Iterator[None]:
+        """Mark an open as pending for the time of a `with` block."""
+        key = session_id, endpoint_id
+        self._pending[key] += 1
+        try:
+            yield
+        finally:
+            self._pending -= Counter([key])
+            if key not in self._pending and key in self._waiters:
+                self._waiters.pop(key).set_result(None)
+
+    async def ended(self, session_id: int, endpoint_id: int) -> None:
+        """Wait until no open of this consumer is pending: it is open, or was refused."""
+        key = session_id, endpoint_id
+        while key in self._pending:
+            if key not in self._waiters:
+                self._waiters[key] = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._waiters[key])
+
+
+MAX_WAITING = 1024
+
+
+class EarlyAcknowledgments:
+    """Holds acknowledgments until the partition has answered where its log ends.
+
+    Behind that end nothing can be acknowledged.
+
+    Runs on the owner loop. `look` asks; when it returns, what there was by then is known.
+    """
+
+    def __init__(
+        self, look: Callable[[], Awaitable[Any]], spawn: Callable[[Coroutine[Any, Any, None]], Any]
+    ) -> None:
+        self._look = look
+        self._spawn = spawn
+        self._waiting: list[Callable[[], None]] = []
+        self._taken: asyncio.Future[None] | None = None
+        """Done once those that wait are, and with them all before."""
+        self._is_looking = False
+
+    @property
+    def are_waiting(self) -> bool:
+        """Whether some are not done yet."""
+        return self._is_looking
+
+    def add(self, acknowledge: Callable[[], None]) -> None:
+        """Call `acknowledge` once the log's end is known; at once if too many wait.
+
+        It is called as well if the end cannot be asked for.
+        """
+        if len(self._waiting) >= MAX_WAITING:
+            acknowledge()
+            return
+        if not self._waiting:
+            self._taken = asyncio.get_running_loop().create_future()
+        self._waiting.append(acknowledge)
+        if not self._is_looking:
+            self._is_looking = True
+            self._spawn(self._take())
+
+    async def settled(self) -> None:
+        """Wait until all acknowledgments that were added by now are done.
+
+        Those that others add meanwhile do not count.
+        """
+        if self._taken is not None:
+            await asyncio.shield(self._taken)
+
+    async def _take(self) -> None:
+        try:
+            while self._waiting:
+                waiting, self._waiting, taken = self._waiting, [], self._taken
+                with contextlib.suppress(PulsarException):
+                    await self._look()
+                for acknowledge in waiting:
+                    acknowledge()
+                if taken is not None:
+                    taken.set_result(None)
+        finally:
+            self._is_looking = False
+
+
+def reach_of(request: Acknowledge) -> tuple[int, int]:
+    """Return the last entry that is named.
+
+    Clients send each kind in order, but bits may overlap.
+    """
+    reach = (-1, -1)
+    if request.ranges:
+        ledger_id, _, last = request.ranges[-1]
+        reach = ledger_id, last
+    for rows in (request.batch_rows, request.moved_rows):
+        if rows:
+            reach = max(reach, rows[-1][:2])
+    if request.cumulative is not None:
+        reach = max(reach, request.cumulative[:2])
+    for ledger_id, origin, data in request.entry_bits:
+        reach = max(reach, (ledger_id, origin + 8 * len(data) - 9 + data[-1].bit_length() if data else -1))
+    return reach
 
 
 class ConsumerCalls:

@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 from pulsar_ray.broker.serving.owner_loop import DiskThread
 from pulsar_ray.broker.subscription.delayed.tracker_messages import FollowAnswer, FollowRequest
-from pulsar_ray.broker.subscription.log.chunk_reader import ChunkReader
 from pulsar_ray.broker.subscription.log.log_view import LogView
-from pulsar_ray.broker.subscription.log.slot_reader import read_slots
+from pulsar_ray.broker.subscription.log.segment_blocks import ChunkReader, read_slots
 from pulsar_ray.clock import Clock
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks

@@ -14,10 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pulsar_ray.broker.subscription.log.chunk_reader import ChunkReader
-from pulsar_ray.broker.subscription.log.delay_reader import delays_in
-from pulsar_ray.broker.subscription.log.segment_blocks import Segment, blocks_of
-from pulsar_ray.broker.subscription.log.slot_reader import slots_in
+from pulsar_ray.broker.subscription.log.segment_blocks import (
+    ChunkReader,
+    Segment,
+    blocks_of,
+    delays_in,
+    slots_in,
+)
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
 from pulsar_ray.dispatch.key_shared.sticky_key import Slotting

@@ -9,12 +9,16 @@ from typing import Any
 
 from pulsar_ray.broker.figures.actor_report import Figures
 from pulsar_ray.broker.partition.non_persistent.push_followers import WINDOW_BYTES
-from pulsar_ray.broker.subscription.arming import Arming
 from pulsar_ray.broker.subscription.consumers.connected_consumers import ConnectedConsumers
 from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint
-from pulsar_ray.broker.subscription.log.partition_link import RETRY_S, PartitionLink
-from pulsar_ray.broker.subscription.non_persistent.passing_sender import Bodies, PassingSender, has_room
-from pulsar_ray.broker.subscription.non_persistent.passing_subscription import GENERATION, PassingSubscription
+from pulsar_ray.broker.subscription.log.partition_link import RETRY_S, Arming, PartitionLink
+from pulsar_ray.broker.subscription.non_persistent.passing_subscription import (
+    GENERATION,
+    Bodies,
+    PassingSender,
+    PassingSubscription,
+    has_room,
+)
 from pulsar_ray.broker.subscription.open_subscription import OpenSubscription
 from pulsar_ray.broker.subscription.subscription_parts import DispatcherContext
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pulsar_ray.broker.subscription.demand_tracker import SATISFIED_TICKS, DemandTracker
+from pulsar_ray.broker.subscription.subscription_turn import SATISFIED_TICKS, DemandTracker
 
 
 def test_it_is_lost_after_some_ticks_without_room_and_back_at_once() -> None:

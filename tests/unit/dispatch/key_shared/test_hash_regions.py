@@ -8,11 +8,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pulsar_ray.dispatch.key_shared.hash_range import AutoSplitRanges
-from pulsar_ray.dispatch.key_shared.hash_regions import HashRegions, KeySharedSpec, key_shared_spec
-from pulsar_ray.dispatch.key_shared.hash_ring import HashRing
+from pulsar_ray.dispatch.key_shared.hash_regions import (
+    AutoSplitRanges,
+    HashRegions,
+    HashRing,
+    KeySharedSpec,
+    StickyRanges,
+    key_shared_spec,
+)
 from pulsar_ray.dispatch.key_shared.sticky_key import SLOTS, slot_of
-from pulsar_ray.dispatch.key_shared.sticky_ranges import StickyRanges
 from pulsar_ray.errors import ConsumerAssignError
 from pulsar_ray.model.enums import KeySharedMode
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_ray.dispatch.attachment import ConsumerExit
+from pulsar_ray.dispatch.consumer import ConsumerExit
 from pulsar_ray.dispatch.inspect.key_stats import key_owner, key_shared_consumer_stats, key_shared_stats
 from pulsar_ray.dispatch.inspect.why_blocked import why_blocked
 from pulsar_ray.dispatch.key_shared.hash_regions import KeySharedSpec

@@ -8,11 +8,11 @@ import mmh3
 import numpy as np
 import pytest
 
-from pulsar_ray.dispatch.key_shared.key_hashes import murmur3_32_of
 from pulsar_ray.dispatch.key_shared.sticky_key import (
     NON_KEY,
     Slotting,
     murmur3_32,
+    murmur3_32_of,
     slot_of,
     slots_of,
     sticky_key,

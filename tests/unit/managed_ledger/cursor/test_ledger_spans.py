@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pulsar_ray.managed_ledger.cursor.ledger_spans import LedgerSpans
+from pulsar_ray.managed_ledger.cursor.managed_cursor import LedgerSpans
 from pulsar_ray.model.message_id import EARLIEST, LATEST, Position
 
 

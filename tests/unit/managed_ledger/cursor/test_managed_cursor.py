@@ -9,14 +9,18 @@ import tracemalloc
 import msgpack
 import pytest
 
-from pulsar_ray.managed_ledger.cursor.cursor_changes import CursorChanges
 from pulsar_ray.managed_ledger.cursor.cursor_records import (
     apply_changes,
     changes_payload,
     cursor_from_snapshot,
     snapshot_payload,
 )
-from pulsar_ray.managed_ledger.cursor.managed_cursor import KnownConsumer, ManagedCursor, Subscription
+from pulsar_ray.managed_ledger.cursor.managed_cursor import (
+    CursorChanges,
+    KnownConsumer,
+    ManagedCursor,
+    Subscription,
+)
 from pulsar_ray.model.message_id import EARLIEST, LATEST, Position
 
 SPANS = [(1, 30), (4, -1), (7, 0), (9, 45)]

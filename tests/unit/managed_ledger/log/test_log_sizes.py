@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pulsar_ray.ledger.segment_file import SegmentInfo
-from pulsar_ray.managed_ledger.cursor.deleted_text import SHOWN_RANGES, deleted_text
+from pulsar_ray.managed_ledger.cursor.managed_cursor import SHOWN_RANGES, deleted_text
 from pulsar_ray.managed_ledger.log.log_sizes import LogSizes, ledger_sizes
 from pulsar_ray.model.message_id import EARLIEST, LATEST, Position
 from pulsar_ray.model.position_ranges import PositionRanges

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from pulsar_ray.broker.subscription.consumers.early_acknowledgments import (
+from pulsar_ray.broker.subscription.consumers.consumer_calls import (
     MAX_WAITING,
     EarlyAcknowledgments,
     reach_of,

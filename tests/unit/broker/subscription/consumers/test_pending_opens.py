@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from pulsar_ray.broker.subscription.consumers.pending_opens import PendingOpens
+from pulsar_ray.broker.subscription.consumers.consumer_calls import PendingOpens
 
 
 def test_a_close_waits_for_the_opens_of_its_consumer_alone() -> None:

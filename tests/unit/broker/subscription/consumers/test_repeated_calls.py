@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from pulsar_ray.broker.subscription.consumers.repeated_calls import MAX_KNOWN, RepeatedCalls
+from pulsar_ray.broker.subscription.consumers.consumer_calls import MAX_KNOWN, RepeatedCalls
 from pulsar_ray.errors import BrokerPersistenceError
 
 

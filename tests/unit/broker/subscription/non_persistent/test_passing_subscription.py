@@ -7,8 +7,11 @@ from typing import Any
 
 from pulsar_ray.broker.subscription.consumers.connected_consumers import ConnectedConsumers
 from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint
-from pulsar_ray.broker.subscription.non_persistent.passing_sender import Bodies, PassingSender
-from pulsar_ray.broker.subscription.non_persistent.passing_subscription import PassingSubscription
+from pulsar_ray.broker.subscription.non_persistent.passing_subscription import (
+    Bodies,
+    PassingSender,
+    PassingSubscription,
+)
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.non_persistent import NonPersistentDispatcher
 from pulsar_ray.dispatch.settings import DispatchSettings

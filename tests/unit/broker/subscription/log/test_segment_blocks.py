@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pulsar_ray.broker.subscription.log.segment_blocks import blocks_of
-from pulsar_ray.broker.subscription.log.slot_reader import read_slots
+from pulsar_ray.broker.subscription.log.segment_blocks import blocks_of, read_slots
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.key_shared.sticky_key import Slotting, slot_of
 from pulsar_ray.format.block import BlockHeader, parse_block_header
@@ -20,7 +19,7 @@ from pulsar_ray.format.payload import encode_batch, encode_rows, encode_single
 from pulsar_ray.ledger.reader import SegmentReader
 from tests.stored_blocks import append_blocks, open_log
 
-READER = "pulsar_ray.broker.subscription.log.slot_reader"
+READER = "pulsar_ray.broker.subscription.log.segment_blocks"
 Stored = tuple[BlockHeader, list[Buffer]]
 
 

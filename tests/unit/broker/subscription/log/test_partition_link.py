@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from pulsar_ray.broker.subscription.log.partition_follower import PartitionFollower
-from pulsar_ray.broker.subscription.log.partition_link import PartitionLink
+from pulsar_ray.broker.subscription.log.partition_link import PartitionFollower, PartitionLink
 from pulsar_ray.session.requests import MoveHold
 from pulsar_ray.transport.cluster import AttachReply
 
