@@ -1,4 +1,4 @@
-"""How far the log is read ahead, and which rows of a block that was read wait or are held already."""
+"""Decides how far the log is read ahead, and takes in blocks that were read."""
 
 from __future__ import annotations
 

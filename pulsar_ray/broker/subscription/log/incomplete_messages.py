@@ -1,4 +1,4 @@
-"""Finds messages whose chunks are not all there, and gives up those of producers that left.
+"""Finds messages whose chunks are not all there, and gives some up.
 
 Bulk readers need the chunks behind what they have read (ADR 0047), others wait for them (ADR 0038).
 """
