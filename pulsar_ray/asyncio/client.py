@@ -3,45 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
+from pulsar_ray.asyncio.arguments import ProducerArguments, ReaderArguments, SubscribeArguments
 from pulsar_ray.asyncio.blocking_calls import in_thread
 from pulsar_ray.asyncio.consumer import Consumer
 from pulsar_ray.asyncio.loop_handles import LoopClient, LoopConsumer, LoopProducer, LoopReader, shared_client
 from pulsar_ray.asyncio.producer import Producer
 from pulsar_ray.asyncio.reader import Reader
 from pulsar_ray.client.endpoint.last_words import exit_on_sigterm
-from pulsar_ray.client.options.checks import check_flag, refuse
 from pulsar_ray.client.options.client_options import ClientOptions
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
-from pulsar_ray.client.options.policies import (
-    ConsumerBatchReceivePolicy,
-    ConsumerDeadLetterPolicy,
-    ConsumerEventListener,
-    ConsumerKeySharedPolicy,
-    RedeliveryBackoff,
-)
-from pulsar_ray.client.options.producer_options import MessageRouter, ProducerOptions
-from pulsar_ray.client.options.schema import BytesSchema, Schema
+from pulsar_ray.client.options.declared import takes
+from pulsar_ray.client.options.producer_options import ProducerOptions
 from pulsar_ray.errors import AlreadyClosed, NotAllowedError
-from pulsar_ray.model.enums import (
-    BatchingType,
-    CompressionType,
-    ConsumerCryptoFailureAction,
-    ConsumerType,
-    HashingScheme,
-    InitialPosition,
-    PartitionsRoutingMode,
-    ProducerAccessMode,
-    RegexSubscriptionMode,
-    SubscriptionMode,
-)
-from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.transport.cluster import Cluster
 
 
@@ -115,43 +93,14 @@ class Client:
 
     # --- producers --------------------------------------------------------------------------------
 
-    async def create_producer(
-        self,
-        topic: str,
-        producer_name: str | None = None,
-        schema: Schema | None = None,
-        initial_sequence_id: int | None = None,
-        send_timeout_millis: int = 30000,
-        compression_type: CompressionType = CompressionType.NONE,
-        max_pending_messages: int = 1000,
-        max_pending_messages_across_partitions: int = 50000,
-        block_if_queue_full: bool = False,
-        batching_enabled: bool = True,
-        batching_max_messages: int = 1000,
-        batching_max_allowed_size_in_bytes: int = 131072,
-        batching_max_publish_delay_ms: int = 10,
-        chunking_enabled: bool = False,
-        message_routing_mode: PartitionsRoutingMode = PartitionsRoutingMode.RoundRobinDistribution,
-        lazy_start_partitioned_producers: bool = False,
-        properties: dict[str, str] | None = None,
-        batching_type: BatchingType = BatchingType.Default,
-        encryption_key: str | None = None,
-        crypto_key_reader: Any = None,
-        access_mode: ProducerAccessMode = ProducerAccessMode.Shared,
-        message_router: MessageRouter | None = None,
-        *,
-        hashing_scheme: HashingScheme = HashingScheme.JavaStringHash,
-        chunk_max_message_size: int = -1,
-        auto_update_partitions: bool = True,
-        auto_update_partitions_interval_seconds: int = 60,
-    ) -> Producer:
+    @takes(ProducerArguments)
+    async def create_producer(self, options: ProducerArguments) -> Producer:
         """A producer for a topic; errors as of `pulsar_ray.Client.create_producer`.
 
         Batching is on by default: a lone `await send` takes its delay of 10 ms, and hardly anything without.
         """
-        arguments = _with_schema({name: value for name, value in locals().items() if name != "self"})
-        options = ProducerOptions.from_arguments(**arguments)
-        return Producer(self, options, await self.open_producer(options))
+        producer_options = options.for_sync_client()
+        return Producer(self, producer_options, await self.open_producer(producer_options))
 
     async def open_producer(self, options: ProducerOptions) -> LoopProducer:
         """Open the synchronous producer that a Producer sends with."""
@@ -162,51 +111,8 @@ class Client:
 
     # --- consumers --------------------------------------------------------------------------------
 
-    async def subscribe(
-        self,
-        topic: str | list[str],
-        subscription_name: str,
-        consumer_type: ConsumerType = ConsumerType.Exclusive,
-        schema: Schema | None = None,
-        receiver_queue_size: int = 1000,
-        max_total_receiver_queue_size_across_partitions: int = 50000,
-        consumer_name: str | None = None,
-        unacked_messages_timeout_ms: int | None = None,
-        broker_consumer_stats_cache_time_ms: int = 30000,
-        negative_ack_redelivery_delay_ms: int = 60000,
-        is_read_compacted: bool = False,
-        properties: dict[str, str] | None = None,
-        initial_position: InitialPosition = InitialPosition.Latest,
-        crypto_key_reader: Any = None,
-        replicate_subscription_state_enabled: bool = False,
-        max_pending_chunked_message: int = 10,
-        auto_ack_oldest_chunked_message_on_queue_full: bool = False,
-        start_message_id_inclusive: bool = False,
-        batch_receive_policy: ConsumerBatchReceivePolicy | None = None,
-        key_shared_policy: ConsumerKeySharedPolicy | None = None,
-        batch_index_ack_enabled: bool = False,
-        regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly,
-        dead_letter_policy: ConsumerDeadLetterPolicy | None = None,
-        crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
-        is_pattern_topic: bool = False,
-        *,
-        subscription_mode: SubscriptionMode = SubscriptionMode.Durable,
-        priority_level: int = 0,
-        negative_ack_redelivery_backoff: RedeliveryBackoff | None = None,
-        ack_timeout_tick_time_ms: int = 1000,
-        ack_timeout_redelivery_backoff: RedeliveryBackoff | None = None,
-        enable_retry: bool = False,
-        ack_receipt_enabled: bool = False,
-        ack_grouping_time_ms: int = 100,
-        ack_grouping_max_size: int = 1000,
-        expire_time_of_incomplete_chunked_message_ms: int = 60000,
-        consumer_event_listener: ConsumerEventListener | None = None,
-        subscription_properties: dict[str, str] | None = None,
-        start_paused: bool = False,
-        auto_update_partitions: bool = True,
-        auto_update_partitions_interval_seconds: int = 60,
-        pattern_auto_discovery_period: int = 60,
-    ) -> Consumer:
+    @takes(SubscribeArguments)
+    async def subscribe(self, options: SubscribeArguments) -> Consumer:
         """A consumer on a subscription, which is created if it does not exist.
 
         Errors as of `pulsar_ray.Client.subscribe`.
@@ -215,13 +121,8 @@ class Client:
         for the subscription. With `is_pattern_topic` the topic is a regular expression. With `start_paused`
         nothing is asked of the broker before `Consumer.resume`.
         """
-        arguments = _with_schema({name: value for name, value in locals().items() if name != "self"})
-        arguments["topic"] = _topic(topic, arguments.pop("is_pattern_topic"))
-        check_flag("start_paused", start_paused)
-        # The synchronous client pauses its listener, of which there is none here.
-        options = ConsumerOptions.from_arguments(**{**arguments, "start_paused": False})
-        options = replace(options, start_paused=start_paused)
-        return Consumer(self, options, await self.open_consumer(options))
+        consumer_options = options.for_sync_client()
+        return Consumer(self, consumer_options, await self.open_consumer(consumer_options))
 
     async def open_consumer(self, options: ConsumerOptions) -> LoopConsumer:
         """Open the synchronous consumer that a Consumer receives with."""
@@ -230,27 +131,13 @@ class Client:
         await in_thread(self._inner.consumer_from, options, consumer, undo=lambda opened: opened.close())
         return consumer
 
-    async def create_reader(
-        self,
-        topic: str,
-        start_message_id: MessageId,
-        schema: Schema | None = None,
-        receiver_queue_size: int = 1000,
-        reader_name: str | None = None,
-        subscription_role_prefix: str | None = None,
-        is_read_compacted: bool = False,
-        crypto_key_reader: Any = None,
-        start_message_id_inclusive: bool = False,
-        crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
-        *,
-        auto_update_partitions: bool = True,
-        auto_update_partitions_interval_seconds: int = 60,
-    ) -> Reader:
+    @takes(ReaderArguments)
+    async def create_reader(self, options: ReaderArguments) -> Reader:
         """A reader that starts behind a message id, or at earliest or latest.
 
         At the id with `start_message_id_inclusive`.
         """
-        arguments = _with_schema({name: value for name, value in locals().items() if name != "self"})
+        arguments = options.for_sync_client()
         return Reader(self, arguments, await self.open_reader(arguments))
 
     async def open_reader(self, arguments: dict[str, Any]) -> LoopReader:
@@ -298,24 +185,3 @@ class Client:
 # A function of the module: Ray's pickle takes a method of a class along by value, and all that it refers to.
 def _reconnected(options: ClientOptions, address: str) -> Client:
     return Client.reconnected(options, address)
-
-
-def _with_schema(arguments: dict[str, Any]) -> dict[str, Any]:
-    if arguments["schema"] is None:
-        arguments["schema"] = BytesSchema()
-    return arguments
-
-
-def _topic(topic: str | list[str], is_pattern: bool) -> str | list[str] | re.Pattern[str]:
-    check_flag("is_pattern_topic", is_pattern)
-    if not isinstance(topic, str if is_pattern else (str, list)):
-        raise refuse(
-            "topic", topic, "a str or list of str; with is_pattern_topic=True one regular expression"
-        )
-    if not is_pattern:
-        return topic
-    assert isinstance(topic, str)
-    try:
-        return re.compile(topic)
-    except re.error as error:
-        raise ValueError(f"topic={topic!r} is no regular expression: {error}") from None

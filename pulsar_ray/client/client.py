@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,14 +28,8 @@ from pulsar_ray.client.options.authentication import Authentication
 from pulsar_ray.client.options.checks import check_optional_text
 from pulsar_ray.client.options.client_options import ClientOptions, Logger
 from pulsar_ray.client.options.consumer_options import ConsumerOptions, ReaderOptions
-from pulsar_ray.client.options.policies import (
-    ConsumerBatchReceivePolicy,
-    ConsumerDeadLetterPolicy,
-    ConsumerEventListener,
-    ConsumerKeySharedPolicy,
-    RedeliveryBackoff,
-)
-from pulsar_ray.client.options.producer_options import MessageRouter, ProducerOptions
+from pulsar_ray.client.options.declared import takes
+from pulsar_ray.client.options.producer_options import ProducerOptions
 from pulsar_ray.client.options.schema import BytesSchema, Schema
 from pulsar_ray.client.options.service_info import ServiceInfo
 from pulsar_ray.client.producer.producer import Producer
@@ -44,18 +37,6 @@ from pulsar_ray.client.producer.producer_factory import ProducerFactory
 from pulsar_ray.errors import AlreadyClosed, ConsumerBusy, ForkedClient, ProducerBusy
 from pulsar_ray.lane.io_thread import IoThread
 from pulsar_ray.launch.connect import Connected
-from pulsar_ray.model.enums import (
-    BatchingType,
-    CompressionType,
-    ConsumerCryptoFailureAction,
-    ConsumerType,
-    HashingScheme,
-    InitialPosition,
-    PartitionsRoutingMode,
-    ProducerAccessMode,
-    RegexSubscriptionMode,
-    SubscriptionMode,
-)
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.actor_link import ActorLink
@@ -154,44 +135,15 @@ class Client:
 
     # --- producers --------------------------------------------------------------------------------
 
-    def create_producer(
-        self,
-        topic: str,
-        producer_name: str | None = None,
-        schema: Schema = BytesSchema(),  # noqa: B008
-        initial_sequence_id: int | None = None,
-        send_timeout_millis: int = 30000,
-        compression_type: CompressionType = CompressionType.NONE,
-        max_pending_messages: int = 1000,
-        max_pending_messages_across_partitions: int = 50000,
-        block_if_queue_full: bool = False,
-        batching_enabled: bool = False,
-        batching_max_messages: int = 1000,
-        batching_max_allowed_size_in_bytes: int = 131072,
-        batching_max_publish_delay_ms: int = 10,
-        chunking_enabled: bool = False,
-        message_routing_mode: PartitionsRoutingMode = PartitionsRoutingMode.RoundRobinDistribution,
-        lazy_start_partitioned_producers: bool = False,
-        properties: dict[str, str] | None = None,
-        batching_type: BatchingType = BatchingType.Default,
-        encryption_key: str | None = None,
-        crypto_key_reader: Any = None,
-        access_mode: ProducerAccessMode = ProducerAccessMode.Shared,
-        message_router: MessageRouter | None = None,
-        *,
-        hashing_scheme: HashingScheme = HashingScheme.JavaStringHash,
-        chunk_max_message_size: int = -1,
-        auto_update_partitions: bool = True,
-        auto_update_partitions_interval_seconds: int = 60,
-    ) -> Producer:
+    @takes(ProducerOptions)
+    def create_producer(self, options: ProducerOptions) -> Producer:
         """Create a producer for a topic, which is created if it may be.
 
         The setting for that is `allow_auto_topic_creation`. Raises ValueError for wrong arguments,
         InvalidTopicName, TopicNotFound, ProducerBusy for a `producer_name` in use, OperationNotSupported for
         what is not there yet.
         """
-        arguments = {name: value for name, value in locals().items() if name != "self"}
-        return self.producer_from(ProducerOptions.from_arguments(**arguments))
+        return self.producer_from(options.checked())
 
     def producer_from(self, options: ProducerOptions, producer: Producer | None = None) -> Producer:
         """Open a producer with checked options.
@@ -222,59 +174,15 @@ class Client:
 
     # --- consumers --------------------------------------------------------------------------------
 
-    def subscribe(
-        self,
-        topic: str | list[str] | re.Pattern[str],
-        subscription_name: str,
-        consumer_type: ConsumerType = ConsumerType.Exclusive,
-        schema: Schema = BytesSchema(),  # noqa: B008
-        message_listener: Callable[[Consumer, Any], Any] | None = None,
-        receiver_queue_size: int = 1000,
-        max_total_receiver_queue_size_across_partitions: int = 50000,
-        consumer_name: str | None = None,
-        unacked_messages_timeout_ms: int | None = None,
-        broker_consumer_stats_cache_time_ms: int = 30000,
-        negative_ack_redelivery_delay_ms: int = 60000,
-        is_read_compacted: bool = False,
-        properties: dict[str, str] | None = None,
-        pattern_auto_discovery_period: int = 60,
-        initial_position: InitialPosition = InitialPosition.Latest,
-        crypto_key_reader: Any = None,
-        replicate_subscription_state_enabled: bool = False,
-        max_pending_chunked_message: int = 10,
-        auto_ack_oldest_chunked_message_on_queue_full: bool = False,
-        start_message_id_inclusive: bool = False,
-        batch_receive_policy: ConsumerBatchReceivePolicy | None = None,
-        key_shared_policy: ConsumerKeySharedPolicy | None = None,
-        batch_index_ack_enabled: bool = False,
-        regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly,
-        dead_letter_policy: ConsumerDeadLetterPolicy | None = None,
-        crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
-        *,
-        subscription_mode: SubscriptionMode = SubscriptionMode.Durable,
-        priority_level: int = 0,
-        negative_ack_redelivery_backoff: RedeliveryBackoff | None = None,
-        ack_timeout_tick_time_ms: int = 1000,
-        ack_timeout_redelivery_backoff: RedeliveryBackoff | None = None,
-        enable_retry: bool = False,
-        ack_receipt_enabled: bool = False,
-        ack_grouping_time_ms: int = 100,
-        ack_grouping_max_size: int = 1000,
-        expire_time_of_incomplete_chunked_message_ms: int = 60000,
-        consumer_event_listener: ConsumerEventListener | None = None,
-        subscription_properties: dict[str, str] | None = None,
-        start_paused: bool = False,
-        auto_update_partitions: bool = True,
-        auto_update_partitions_interval_seconds: int = 60,
-    ) -> Consumer:
+    @takes(ConsumerOptions)
+    def subscribe(self, options: ConsumerOptions) -> Consumer:
         """Open a consumer on a subscription, which is created if it does not exist.
 
         When this returns, everything published from now on (or stored, with InitialPosition.Earliest) is kept
         for the subscription. Raises ConsumerBusy, TopicNotFound, SubscriptionNotFound, ValueError and
         InvalidConfiguration for wrong arguments, OperationNotSupported for what is not there yet.
         """
-        arguments = {name: value for name, value in locals().items() if name != "self"}
-        return self.consumer_from(ConsumerOptions.from_arguments(**arguments))
+        return self.consumer_from(options.checked())
 
     def consumer_from(self, options: ConsumerOptions, consumer: Consumer | None = None) -> Consumer:
         """Open a consumer with checked options.
@@ -289,29 +197,14 @@ class Client:
         consumer.start_listening()
         return consumer
 
-    def create_reader(
-        self,
-        topic: str,
-        start_message_id: MessageId,
-        schema: Schema = BytesSchema(),  # noqa: B008
-        reader_listener: Callable[[Reader, Any], Any] | None = None,
-        receiver_queue_size: int = 1000,
-        reader_name: str | None = None,
-        subscription_role_prefix: str | None = None,
-        is_read_compacted: bool = False,
-        crypto_key_reader: Any = None,
-        start_message_id_inclusive: bool = False,
-        crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
-        *,
-        auto_update_partitions: bool = True,
-        auto_update_partitions_interval_seconds: int = 60,
-    ) -> Reader:
+    @takes(ReaderOptions)
+    def create_reader(self, options: ReaderOptions) -> Reader:
         """Open a reader that starts behind a message id, or at earliest or latest.
 
         With `start_message_id_inclusive` it starts at that message. With a `reader_listener` it is called
         with the reader and each message, on a thread of its own, and `read_next` raises.
         """
-        return self.reader_from({name: value for name, value in locals().items() if name != "self"})
+        return self.reader_from(dict(vars(options)))
 
     def reader_from(self, arguments: dict[str, Any], reader: Reader | None = None) -> Reader:
         """Open a reader with the arguments of `create_reader`.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Annotated, Any
 
 from pulsar_ray.client.options.checks import MAX_INT, refuse
@@ -71,12 +71,11 @@ CryptoFailureAction = Annotated[ConsumerCryptoFailureAction, member(ConsumerCryp
 DeclaredSchema = Annotated[Schema, instance(Schema, "a Schema")]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ConsumerOptions:
     """The arguments of `subscribe` with their defaults.
 
-    `from_arguments` makes and checks them. Readers build one directly: their subscription is non-durable,
-    which `from_arguments` refuses for now.
+    Those of the official client come first, in its order. `checked` checks them. Readers build one directly.
     """
 
     topic: Annotated[Topics, _check_topics]
@@ -116,6 +115,7 @@ class ConsumerOptions:
         optional_instance(ConsumerDeadLetterPolicy, "a ConsumerDeadLetterPolicy"),
     ] = None
     crypto_failure_action: CryptoFailureAction = ConsumerCryptoFailureAction.FAIL
+    _: KW_ONLY
     subscription_mode: Annotated[SubscriptionMode, member(SubscriptionMode)] = SubscriptionMode.Durable
     priority_level: Annotated[int, number(0, MAX_INT)] = 0
     negative_ack_redelivery_backoff: Backoff = None
@@ -180,22 +180,25 @@ class ConsumerOptions:
 
     @classmethod
     def from_arguments(cls, **arguments: Any) -> ConsumerOptions:
+        """Make and check the arguments of a call of `subscribe`."""
+        return cls(**arguments).checked()
+
+    def checked(self) -> ConsumerOptions:
         """Check the arguments of a call of `subscribe`.
 
         Raises ValueError for a wrong type or value, InvalidConfiguration for an empty subscription name or
         start_paused without a listener, OperationNotSupported for what is not there yet.
         """
-        options = cls(**arguments)
-        check_each(options)
-        _check_together(options)
-        _check_compacted(options)
-        _check_ack_timeout(options)
-        _check_dead_letters(options)
-        refuse_not_yet("subscribe", vars(options))
-        policy = options.dead_letter_policy
-        if options.enable_retry and policy is None:
+        check_each(self)
+        _check_together(self)
+        _check_compacted(self)
+        _check_ack_timeout(self)
+        _check_dead_letters(self)
+        refuse_not_yet("subscribe", vars(self))
+        policy = self.dead_letter_policy
+        if self.enable_retry and policy is None:
             policy = ConsumerDeadLetterPolicy(_DEFAULT_MAX_REDELIVER_COUNT)
-        return replace(options, consumer_name=options.consumer_name or None, dead_letter_policy=policy)
+        return replace(self, consumer_name=self.consumer_name or None, dead_letter_policy=policy)
 
 
 def _check_together(options: ConsumerOptions) -> None:
@@ -255,11 +258,11 @@ def _check_ack_timeout(options: ConsumerOptions) -> None:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ReaderOptions:
     """The arguments of `create_reader` with their defaults.
 
-    `from_arguments` makes and checks them.
+    Those of the official client come first, in its order. `from_arguments` makes and checks them.
     """
 
     topic: Annotated[str, instance(str, "a str")]
@@ -273,6 +276,7 @@ class ReaderOptions:
     crypto_key_reader: Any = None
     start_message_id_inclusive: Flag = False
     crypto_failure_action: CryptoFailureAction = ConsumerCryptoFailureAction.FAIL
+    _: KW_ONLY
     auto_update_partitions: Flag = True
     auto_update_partitions_interval_seconds: Interval = 60
 

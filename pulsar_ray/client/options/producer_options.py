@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Annotated, Any
 
 from pulsar_ray.client.options.checks import MAX_SEQUENCE_ID, refuse
@@ -37,11 +37,11 @@ MessageRouter = Callable[[Message, int], int]
 """A user's router: (message, number of partitions) -> partition index."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ProducerOptions:
     """The arguments of `create_producer` with their defaults.
 
-    `from_arguments` makes and checks them.
+    Those of the official client come first, in its order. `checked` checks them.
     """
 
     topic: Annotated[str, instance(str, "a str")]
@@ -69,6 +69,7 @@ class ProducerOptions:
     crypto_key_reader: Any = None
     access_mode: Annotated[ProducerAccessMode, member(ProducerAccessMode)] = ProducerAccessMode.Shared
     message_router: Annotated[MessageRouter | None, function("a function (Message, int) -> int")] = None
+    _: KW_ONLY
     hashing_scheme: Annotated[HashingScheme, member(HashingScheme)] = HashingScheme.JavaStringHash
     chunk_max_message_size: Annotated[int, number(-1)] = -1
     auto_update_partitions: Flag = True
@@ -76,17 +77,25 @@ class ProducerOptions:
 
     @classmethod
     def from_arguments(cls, **arguments: Any) -> ProducerOptions:
+        """Make and check the arguments of a call of `create_producer`."""
+        return cls(**arguments).checked()
+
+    def checked(self) -> ProducerOptions:
         """Check the arguments of a call of `create_producer`.
 
         Raises ValueError for a wrong type or value, OperationNotSupported for what is not there yet.
         """
-        options = cls(**arguments)
-        check_each(options)
-        _check_together(options)
-        refuse_not_yet("create_producer", vars(options))
-        if options.message_router is not None:
-            options = replace(options, message_routing_mode=PartitionsRoutingMode.CustomPartition)
-        return replace(options, producer_name=options.producer_name or None)
+        check_each(self)
+        _check_together(self)
+        refuse_not_yet("create_producer", vars(self))
+        is_custom = self.message_router is not None
+        return replace(
+            self,
+            producer_name=self.producer_name or None,
+            message_routing_mode=PartitionsRoutingMode.CustomPartition
+            if is_custom
+            else self.message_routing_mode,
+        )
 
     def first_sequence_id(self, stored_id: int = -1) -> int:
         """Return the id of the first message that is sent without one.

@@ -1,8 +1,7 @@
 """The parameters of the official client's methods as data; the options classes declare those added to them.
 
-The public classes repeat these signatures in full, for their readers' sake. Tests compare them, so that no
-official parameter can be lost, no addition can take an official one's place, and a declared option is named
-where it is missing.
+The public methods take theirs from the options classes (ADR 0120). Tests compare both with the official ones,
+so that no official parameter can be lost, and no addition can take an official one's place.
 """
 
 from __future__ import annotations

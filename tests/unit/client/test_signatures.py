@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import inspect
 from typing import Annotated, Any
 
 import pytest
@@ -144,3 +146,33 @@ def test_a_lost_moved_or_changed_parameter_is_named() -> None:
 )
 def test_the_public_classes_have_exactly_these_parameters(signature: Signature, function: Any) -> None:
     assert signature.differences(function) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "keywords", "message"),
+    [
+        ((), {}, "missing 1 required positional argument: 'topic'"),
+        (("t",), {"batching": True}, "got an unexpected keyword argument 'batching'"),
+        (("t",), {"topic": "t"}, "got multiple values for argument 'topic'"),
+        (
+            tuple("abcdefghijklmnopqrstuvwxyz"),
+            {},
+            "takes from 2 to 23 positional arguments but 27 were given",
+        ),
+    ],
+)
+def test_a_wrong_call_names_the_method_that_was_called(arguments: Any, keywords: Any, message: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        Client("head:6379").create_producer(*arguments, **keywords)
+    assert str(caught.value) == f"Client.create_producer() {message}"
+    with pytest.raises(TypeError) as caught:
+        asyncio.run(AsyncioClient("head:6379").create_producer(*arguments, **keywords))
+    assert str(caught.value) == f"Client.create_producer() {message}"
+
+
+def test_help_shows_types_without_their_checks() -> None:
+    shown = str(inspect.signature(Client.create_producer))
+    assert "producer_name: str | None = None" in shown
+    assert "Annotated" not in shown
+    assert (Client.create_producer.__doc__ or "").startswith("Create a producer")
+    assert inspect.iscoroutinefunction(AsyncioClient.create_producer)
