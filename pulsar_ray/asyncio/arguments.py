@@ -1,4 +1,4 @@
-"""What the asyncio client's calls take, where it differs from the synchronous client."""
+"""The parameters of the asyncio client's calls, where they differ from the synchronous client."""
 
 from __future__ import annotations
 
