@@ -105,7 +105,7 @@ def checks_of(kind: type[Any]) -> tuple[tuple[str, Check], ...]:
 def takes(
     options: Callable[P, Options],
 ) -> Callable[[Callable[[Owner, Options], Result]], Callable[Concatenate[Owner, P], Result]]:
-    """Give a method the parameters of an options class, which it is called with an instance of.
+    """Give a method, which is called with an options object, the parameters of its class.
 
     They are its parameters for users' editors, type checkers, `help` and errors too. Nothing is checked.
     """
