@@ -48,6 +48,7 @@ _MODULES = {
     "pulsar_ray.client.options.service_info": ("AutoClusterFailover", "ServiceInfo", "ServiceInfoProvider"),
     "pulsar_ray.client.consumer.table_view": ("TableView",),
     "pulsar_ray.errors": ("PulsarException", "Result"),
+    "pulsar_ray.functions": ("Context", "Function", "IdentitySerDe", "PickleSerDe", "SerDe"),
     "pulsar_ray.model.enums": (
         "BatchingType",
         "CompressionType",
@@ -98,6 +99,11 @@ if TYPE_CHECKING:
     from pulsar_ray.client.received.message import Message as Message
     from pulsar_ray.errors import PulsarException as PulsarException
     from pulsar_ray.errors import Result as Result
+    from pulsar_ray.functions import Context as Context
+    from pulsar_ray.functions import Function as Function
+    from pulsar_ray.functions import IdentitySerDe as IdentitySerDe
+    from pulsar_ray.functions import PickleSerDe as PickleSerDe
+    from pulsar_ray.functions import SerDe as SerDe
     from pulsar_ray.model.enums import BatchingType as BatchingType
     from pulsar_ray.model.enums import CompressionType as CompressionType
     from pulsar_ray.model.enums import ConsumerCryptoFailureAction as ConsumerCryptoFailureAction

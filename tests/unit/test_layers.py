@@ -42,7 +42,7 @@ LAYERS = (
     ("maintenance",),
     ("actors",),
     ("launch",),
-    ("client", "asyncio", "exceptions", "schema", "tableview"),
+    ("client", "asyncio", "exceptions", "functions", "schema", "tableview"),
     ("admin", "monitoring"),
     ("data", "cli", "queue", "serve", "testing"),
 )

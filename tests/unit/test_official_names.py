@@ -23,10 +23,10 @@ ConsumerDeadLetterPolicy ConsumerKeySharedPolicy ConsumerType CryptoKeyReader Fi
 InitialPosition KeySharedMode LoggerLevel Message MessageId PartitionsRoutingMode Producer
 ProducerAccessMode PulsarException Reader RegexSubscriptionMode Result SchemaType ServiceInfo
 ServiceInfoProvider StringSchema TableView exceptions schema tableview __version__
+Context Function IdentitySerDe PickleSerDe SerDe
 """
 LEFT_OUT = """
-BatchReceivePolicy Context DeadLetterPolicyBuilder EncryptionContext EncryptionKey Function
-IdentitySerDe KeySharedPolicy MessageBatch PickleSerDe SerDe
+BatchReceivePolicy DeadLetterPolicyBuilder EncryptionContext EncryptionKey KeySharedPolicy MessageBatch
 """
 METHODS = {
     "Client": """close create_producer create_reader create_table_view get_service_info get_topic_partitions

@@ -58,7 +58,9 @@ class _OwnSchema(Schema):
         super().__init__(None, SchemaType.JSON, None, "JSON")
 
 
-_PLAIN_SCHEMA: Final = "use BytesSchema or StringSchema and encode the values yourself"
+_PLAIN_SCHEMA: Final = (
+    "leave it out, send what schema.encode(value) gives, and call schema.decode(message.data())"
+)
 _NO_ENCRYPTION: Final = "leave it out and encrypt the payload yourself"
 _NO_COMPACTION: Final = "leave it out and keep the latest value per key yourself"
 _NO_TLS: Final = "leave it out; connections stay on Unix sockets or the cluster's own network"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from pulsar_ray.errors import OperationNotSupported
 from pulsar_ray.model.enums import SchemaType
 
 
@@ -23,7 +22,7 @@ class SchemaInfo:
         return self._name
 
     def schema(self) -> str:
-        """The definition as JSON text; empty for BYTES and STRING."""
+        """The definition as text; "null" for BYTES and STRING, as in the official client."""
         return self._schema
 
 
@@ -34,7 +33,9 @@ class Schema:
         self, record_cls: Any, schema_type: SchemaType, schema_definition: Any, schema_name: str
     ) -> None:
         self._record_cls = record_cls
-        self._schema_info = SchemaInfo(schema_type, schema_name, schema_definition or "")
+        self._schema_info = SchemaInfo(
+            schema_type, schema_name, "null" if schema_definition is None else schema_definition
+        )
 
     def encode(self, obj: Any) -> bytes:
         """The bytes to send. Raises TypeError for a value the schema cannot take."""
@@ -47,6 +48,10 @@ class Schema:
     def decode_message(self, msg: Any) -> Any:
         """The value of a received message."""
         return self.decode(msg.data())
+
+    def _validate_object_type(self, obj: Any) -> None:
+        if not isinstance(obj, self._record_cls):
+            raise TypeError(f"Invalid record obj of type {type(obj)} - expected type is {self._record_cls}")
 
     def schema_info(self) -> SchemaInfo:
         return self._schema_info
@@ -65,9 +70,9 @@ class BytesSchema(Schema):
         super().__init__(bytes, SchemaType.BYTES, None, "BYTES")
 
     def encode(self, obj: Any) -> bytes:
-        if not isinstance(obj, bytes):
-            raise TypeError(f"BytesSchema takes bytes, not {type(obj).__name__}: {obj!r:.100}")
-        return obj
+        self._validate_object_type(obj)
+        data: bytes = obj
+        return data
 
     def decode(self, data: bytes) -> bytes:
         return data
@@ -80,94 +85,9 @@ class StringSchema(Schema):
         super().__init__(str, SchemaType.STRING, None, "STRING")
 
     def encode(self, obj: Any) -> bytes:
-        if not isinstance(obj, str):
-            raise TypeError(f"StringSchema takes str, not {type(obj).__name__}: {obj!r:.100}")
-        return obj.encode()
+        self._validate_object_type(obj)
+        data: bytes = obj.encode()
+        return data
 
     def decode(self, data: bytes) -> str:
         return data.decode()
-
-
-def _not_yet(name: str) -> OperationNotSupported:
-    return OperationNotSupported(
-        f"{name} is not supported yet; use BytesSchema or StringSchema and encode the values yourself"
-    )
-
-
-class JsonSchema(Schema):
-    """Not supported yet: raises OperationNotSupported."""
-
-    def __init__(self, record_cls: Any) -> None:
-        raise _not_yet("JsonSchema")
-
-
-class AvroSchema(Schema):
-    """Not supported yet: raises OperationNotSupported."""
-
-    def __init__(self, record_cls: Any, schema_definition: Any = None) -> None:
-        raise _not_yet("AvroSchema")
-
-
-class ProtobufNativeSchema(Schema):
-    """Not supported yet: raises OperationNotSupported."""
-
-    def __init__(self, record_cls: Any) -> None:
-        raise _not_yet("ProtobufNativeSchema")
-
-
-class Record:
-    """Base of JSON and Avro records. Not supported yet: raises OperationNotSupported, for subclasses too."""
-
-    def __init__(self, *args: Any, **fields: Any) -> None:
-        raise _not_yet(type(self).__name__)
-
-
-class Field:
-    """Base of a record's fields. Not supported yet: raises OperationNotSupported."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        raise _not_yet(type(self).__name__)
-
-
-class Null(Field):
-    """The Avro type null."""
-
-
-class Boolean(Field):
-    """The Avro type boolean."""
-
-
-class Integer(Field):
-    """The Avro type int."""
-
-
-class Long(Field):
-    """The Avro type long."""
-
-
-class Float(Field):
-    """The Avro type float."""
-
-
-class Double(Field):
-    """The Avro type double."""
-
-
-class Bytes(Field):
-    """The Avro type bytes."""
-
-
-class String(Field):
-    """The Avro type string."""
-
-
-class Array(Field):
-    """The Avro type array."""
-
-
-class Map(Field):
-    """The Avro type map."""
-
-
-class CustomEnum(Field):
-    """A Python enum as a field."""

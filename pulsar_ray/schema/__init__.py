@@ -1,30 +1,27 @@
-"""`pulsar_ray.schema`: the names of `pulsar.schema`."""
+"""`pulsar_ray.schema`: the names of `pulsar.schema`, and schemas that Python and Java have besides."""
 
 from __future__ import annotations
 
-from pulsar_ray.client.options.schema import (
+from pulsar_ray.model.enums import SchemaType
+from pulsar_ray.schema.definition import (
     Array,
-    AvroSchema,
     Boolean,
     Bytes,
-    BytesSchema,
     CustomEnum,
     Double,
     Field,
     Float,
     Integer,
-    JsonSchema,
     Long,
     Map,
     Null,
-    ProtobufNativeSchema,
     Record,
-    Schema,
-    SchemaInfo,
     String,
-    StringSchema,
 )
-from pulsar_ray.model.enums import SchemaType
+from pulsar_ray.schema.key_value import KeyValue, KeyValueSchema
+from pulsar_ray.schema.schema import BytesSchema, JsonSchema, Schema, SchemaInfo, StringSchema
+from pulsar_ray.schema.schema_avro import AvroSchema
+from pulsar_ray.schema.schema_protobuf import ProtobufNativeSchema
 
 __all__ = [
     "Array",
@@ -38,6 +35,8 @@ __all__ = [
     "Float",
     "Integer",
     "JsonSchema",
+    "KeyValue",
+    "KeyValueSchema",
     "Long",
     "Map",
     "Null",

@@ -1,0 +1,72 @@
+"""Avro: values of a class, or dicts by a definition."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+from typing import Any
+
+from pulsar_ray.client.options.schema import Schema
+from pulsar_ray.errors import OperationNotSupported
+from pulsar_ray.model.enums import SchemaType
+from pulsar_ray.schema.codecs import codec_of
+from pulsar_ray.schema.definition import Record
+from pulsar_ray.schema.forms import AVRO, WRITES_AVRO
+
+__all__ = ["HAS_AVRO", "AvroSchema", "Record", "Schema"]
+
+HAS_AVRO = importlib.util.find_spec("fastavro") is not None
+
+
+class AvroSchema(Schema):
+    """Values of a Record class, a dataclass or a pydantic model as Avro; dicts by a definition.
+
+    The definition is what an Avro schema's JSON says, as a dict. Raises OperationNotSupported where fastavro
+    is missing, and ValueError for a definition that is no record of Avro.
+    """
+
+    def __init__(self, record_cls: Any, schema_definition: Any = None) -> None:
+        if not HAS_AVRO:
+            raise OperationNotSupported("AvroSchema needs fastavro: pip install 'pulsar-ray[schema]'")
+        if record_cls is None and schema_definition is None:
+            raise AssertionError("The param record_cls and schema_definition shouldn't be both None.")
+        self._codec = None if record_cls is None else codec_of(record_cls)
+        definition = schema_definition if self._codec is None else self._codec.definition()
+        self._parsed = _parsed(definition)
+        super().__init__(record_cls, SchemaType.AVRO, json.dumps(definition, indent=1), "AVRO")
+
+    def encode(self, obj: Any) -> bytes:
+        from fastavro import schemaless_writer  # noqa: PLC0415 - only those who use Avro have it
+
+        if self._codec is not None:
+            self._validate_object_type(obj)
+            obj = self._codec.write(obj, WRITES_AVRO)
+        elif not isinstance(obj, dict):
+            raise ValueError("If using the custom schema, the record data should be dict type.")
+        buffer = io.BytesIO()
+        schemaless_writer(buffer, self._parsed, obj)
+        return buffer.getvalue()
+
+    def decode(self, data: bytes) -> Any:
+        from fastavro import schemaless_reader  # noqa: PLC0415
+
+        plain = schemaless_reader(io.BytesIO(data), self._parsed, None)
+        return plain if self._codec is None else self._codec.read(plain, AVRO)
+
+
+def _parsed(definition: Any) -> Any:
+    from fastavro import parse_schema  # noqa: PLC0415
+    from fastavro.schema import SchemaParseException, UnknownType  # noqa: PLC0415
+
+    is_record = isinstance(definition, dict) and definition.get("type") == "record"
+    if not (is_record and isinstance(definition.get("fields"), list)):
+        raise ValueError(
+            f"An Avro definition of values is a dict of the type record, not {definition!r:.200}"
+        )
+    try:
+        return parse_schema(definition)
+    except (SchemaParseException, UnknownType, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"The definition is no valid Avro: {type(error).__name__}: {error}") from error
+    except RecursionError:
+        raise ValueError("The definition is nested too deep") from None

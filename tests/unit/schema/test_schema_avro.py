@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from pulsar_ray.errors import OperationNotSupported
+from pulsar_ray.schema import AvroSchema, Integer, Record, schema_avro
+
+DEFINITION = {
+    "type": "record",
+    "name": "A",
+    "fields": [
+        {"name": "a", "type": "int"},
+        {"name": "b", "type": ["null", "string"], "default": None},
+    ],
+}
+
+
+def test_dicts_by_a_definition() -> None:
+    schema = AvroSchema(None, DEFINITION)
+    assert schema.decode(schema.encode({"a": 1, "zz": 2})) == {"a": 1, "b": None}
+    with pytest.raises(ValueError, match="the record data should be dict type"):
+        schema.encode(Integer())
+    with pytest.raises(ValueError, match="no value and no default for a"):
+        schema.encode({})
+    with pytest.raises(TypeError):
+        schema.encode({"a": "x"})
+
+
+def test_one_of_both_is_needed() -> None:
+    with pytest.raises(AssertionError, match="shouldn't be both None"):
+        AvroSchema(None)
+    record = type("Own", (Record,), {"x": Integer()})
+    assert '"Own"' in AvroSchema(record, DEFINITION).schema_info().schema()
+
+
+def test_logical_types() -> None:
+    fields = [
+        {"name": "t", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "d", "type": {"type": "int", "logicalType": "date"}},
+        {"name": "m", "type": {"type": "bytes", "logicalType": "decimal", "precision": 8, "scale": 2}},
+    ]
+    schema = AvroSchema(None, {"type": "record", "name": "L", "fields": fields})
+    value = {"t": datetime(2020, 1, 1, tzinfo=timezone.utc), "d": date(2020, 1, 1), "m": Decimal("12.34")}
+    encoded = schema.encode(value)
+    assert encoded.hex() == "80a0b7e6eb5bac9d020404d2"
+    assert schema.decode(encoded) == value
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        "int",
+        {"type": "int"},
+        [],
+        {"type": "record", "fields": []},
+        {"type": "record", "name": "A"},
+        {"type": "record", "name": "A", "fields": [{"name": "x", "type": "zork"}]},
+        {"type": "record", "name": "A", "fields": [{"type": "int"}]},
+        {"type": "record", "name": "A", "fields": 5},
+    ],
+)
+def test_what_is_no_definition_is_refused_at_once(definition: Any) -> None:
+    with pytest.raises(ValueError, match="definition"):
+        AvroSchema(None, definition)
+
+
+def test_a_union_of_100_types() -> None:
+    branches = [{"type": "fixed", "name": f"F{size}", "size": size} for size in range(1, 101)]
+    schema = AvroSchema(None, {**DEFINITION, "fields": [{"name": "u", "type": branches}]})
+    assert schema.decode(schema.encode({"u": b"x" * 99})) == {"u": b"x" * 99}
+
+
+def test_bytes_that_do_not_fit() -> None:
+    schema = AvroSchema(None, DEFINITION)
+    for data in (b"", b"\x02", b"\x02\x08", b"\x02\x02\x20x"):
+        with pytest.raises((EOFError, IndexError)):
+            schema.decode(data)
+
+
+def test_without_fastavro(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema_avro, "HAS_AVRO", False)
+    with pytest.raises(OperationNotSupported, match=r"pip install 'pulsar-ray\[schema\]'"):
+        AvroSchema(None, DEFINITION)
