@@ -150,8 +150,8 @@ def test_all_in_one() -> None:
     )
     assert text.encode(EVERYTHING).decode() == (
         '{\n "n": null,\n "bo": true,\n "i": -7,\n "l": 1099511627776,\n "f": 1.5,\n "d": -2.25,\n '
-        '"by": "ab",\n "s": "h\\u00e9",\n "ar": [\n  1,\n  -2\n ],\n "m": {\n  "k": "v"\n },\n "e": 2,\n "sub": {\n'
-        '  "i": 1,\n  "s": "x"\n },\n "arr": [\n  {\n   "i": 2,\n   "s": null\n  }\n ]\n}'
+        '"by": "ab",\n "s": "h\\u00e9",\n "ar": [\n  1,\n  -2\n ],\n "m": {\n  "k": "v"\n },\n "e": 2,\n'
+        ' "sub": {\n  "i": 1,\n  "s": "x"\n },\n "arr": [\n  {\n   "i": 2,\n   "s": null\n  }\n ]\n}'
     )
     assert text.encode(EVERYTHING) == text.encode(EVERYTHING)
     assert text.decode(text.encode(EVERYTHING)) == avro.decode(avro.encode(EVERYTHING)) == EVERYTHING
