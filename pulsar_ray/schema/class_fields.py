@@ -215,7 +215,10 @@ class ClassCodec:
 
 
 def _declared(kind: type) -> list[tuple[str, str, Any]]:
-    """Name, keyword and default of each field, `_UNKNOWN` for a default that differs from time to time."""
+    """Name, keyword and default of each field.
+
+    The default is `_UNKNOWN` if it may be another one each time.
+    """
     if dataclasses.is_dataclass(kind):
         return [
             (field.name, field.name, _default(field.default, field.default_factory, dataclasses.MISSING))

@@ -51,7 +51,7 @@ class Field:
         raise NotImplementedError
 
     def validate_type(self, name: str, val: Any) -> Any:
-        """The value as the field keeps it; raises TypeError or ValueError if the field cannot have it."""
+        """Return the value as the field keeps it; raise TypeError or ValueError for others."""
         if val is None and not self._required:
             return self.default()
         self._check(name, val)
@@ -243,7 +243,7 @@ class String(Field):
 
 
 class CustomEnum(Field):
-    """A member of an Enum, also given by its name, or by its value if that is an int."""
+    """A member of an Enum, also given by its name or its whole number."""
 
     def __init__(
         self,
@@ -319,7 +319,7 @@ def _check_record_or_field(x: Any) -> None:
 
 
 class _Container(Field):
-    """What holds items of one type."""
+    """A field that holds items of one type."""
 
     _item: Any
 
@@ -451,7 +451,7 @@ def _field_of(record: str, name: str, value: Any) -> Any:
 
 
 class RecordMeta(type):
-    """Collects the fields of a record and those of its bases, in the order of declaration."""
+    """Collects the fields of a record and its bases, in the order of declaration."""
 
     def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> RecordMeta:
         if any(isinstance(base, RecordMeta) for base in bases):

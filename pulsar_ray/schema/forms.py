@@ -1,4 +1,4 @@
-"""The forms of a value: as a program gives it, in JSON as Python or Java writes it, in Avro."""
+"""The forms of a value: in a program, in JSON of Python or Java, in Avro."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Reading:
     keeps_unknown_out: bool = True
     """Names that no field has are left out; otherwise they are errors."""
     is_decoded: bool = True
-    """The values come out of a message, so that enums and bytes are not yet what they were."""
+    """The values come out of a message, where enums and bytes are something else."""
     names_first: bool = False
-    """A text for an enum is looked up as a name before it is looked up as a value."""
+    """A text for an enum is its name rather than its value."""
     is_base64: bool = False
     """Bytes are in base64."""
 
@@ -39,7 +39,7 @@ WRITES_AVRO: Final = Writing(enum_names=True, bytes_as_text=False)
 
 
 def as_default(value: Any) -> Any:
-    """A value as the defaults of an Avro schema have it, where a byte is a character."""
+    """Return a value as a default in an Avro schema, where bytes are characters."""
     if isinstance(value, bytes):
         return value.decode("latin-1")
     if isinstance(value, list):

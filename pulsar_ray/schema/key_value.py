@@ -1,4 +1,4 @@
-"""Pairs of a key and a value with a schema each, as Java's clients send them."""
+"""Pairs of a key and a value with a schema each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ class KeyValue(NamedTuple):
 
 
 class KeyValueSchema(Schema):
-    """A `KeyValue` in one payload: length and bytes of the key, then of the value (Java's INLINE).
+    """A `KeyValue` in one payload, as Java's INLINE.
+
+    Length and bytes of the key come first, then those of the value.
 
     Decoding raises ValueError for bytes that are no such pair.
     """

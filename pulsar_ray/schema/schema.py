@@ -55,7 +55,7 @@ class JsonSchema(Schema):
 
 
 def _not_finite(plain: Any, path: str) -> str:
-    """Where the first number is that is none, and which it is; "" if there is none."""
+    """The first number that JSON lacks, and its field; "" if there is none."""
     if isinstance(plain, float):
         return "" if math.isfinite(plain) else f"{plain} in field '{path}'"
     if isinstance(plain, dict):

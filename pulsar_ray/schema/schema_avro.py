@@ -20,7 +20,9 @@ HAS_AVRO = importlib.util.find_spec("fastavro") is not None
 
 
 class AvroSchema(Schema):
-    """Values of a Record class, a dataclass or a pydantic model as Avro; dicts by a definition.
+    """Values of a class as Avro, or dicts by a definition.
+
+    The class is a Record class, a dataclass or a pydantic model.
 
     The definition is what an Avro schema's JSON says, as a dict. Raises OperationNotSupported where fastavro
     is missing, and ValueError for a definition that is no record of Avro.
