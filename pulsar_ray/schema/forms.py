@@ -1,4 +1,4 @@
-"""The forms of a value: in a program, in JSON of Python or Java, in Avro."""
+"""The forms of a value: in a program, in JSON, in Avro."""
 
 from __future__ import annotations
 
