@@ -23,7 +23,7 @@ from pulsar_ray.admin.admin import Admin
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.client.endpoint.ending import Ending
-from pulsar_ray.client.endpoint.forgotten_handles import FORGOTTEN
+from pulsar_ray.client.endpoint.open_handles import FORGOTTEN
 from pulsar_ray.client.options.checks import check_number, check_optional
 from pulsar_ray.client.options.policies import ConsumerDeadLetterPolicy
 from pulsar_ray.client.producer.producer import Producer

@@ -16,7 +16,7 @@ from pulsar_ray.admin.topics import Topics
 from pulsar_ray.broker.health.finding import HealthReport
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.endpoint.ending import Ending
-from pulsar_ray.client.endpoint.forgotten_handles import FORGOTTEN
+from pulsar_ray.client.endpoint.open_handles import FORGOTTEN
 from pulsar_ray.client.options.checks import check_seconds, check_text
 from pulsar_ray.client.options.client_options import check_paths, check_service_url
 from pulsar_ray.config import check_settings

@@ -11,8 +11,8 @@ from pulsar_ray.admin.topic_calls import TopicCalls
 from pulsar_ray.admin.topic_inspection import TopicInspection
 from pulsar_ray.admin.topic_subscriptions import TopicSubscriptions
 from pulsar_ray.client.client import Client
-from pulsar_ray.client.dead_letters.letter_topics import REAL_TOPIC
 from pulsar_ray.client.dead_letters.letters import (
+    REAL_TOPIC,
     UNREADABLE_BLOCK,
     joined_columns,
     origin_id,
@@ -22,8 +22,7 @@ from pulsar_ray.client.dead_letters.sent_copies import send_copies
 from pulsar_ray.client.options.checks import check_flag, check_number, check_optional_text
 from pulsar_ray.client.options.policies import ConsumerBatchReceivePolicy
 from pulsar_ray.client.producer.producer import Producer
-from pulsar_ray.client.received.block_rows import BlockRows, Rows
-from pulsar_ray.client.received.received_block import ReceivedBlock
+from pulsar_ray.client.received.message import BlockRows, ReceivedBlock, Rows
 from pulsar_ray.errors import (
     InvalidConfiguration,
     InvalidTopicName,

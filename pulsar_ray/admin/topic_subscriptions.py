@@ -10,9 +10,7 @@ from typing import Any
 
 from pulsar_ray.admin.topic_calls import TopicCalls
 from pulsar_ray.client.options.checks import check_flag, check_properties, check_text
-from pulsar_ray.client.received.block_rows import BlockRows
-from pulsar_ray.client.received.message import Message
-from pulsar_ray.client.received.received_block import ReceivedBlock
+from pulsar_ray.client.received.message import BlockRows, Message, ReceivedBlock
 from pulsar_ray.errors import (
     InvalidConfiguration,
     NotAllowedError,

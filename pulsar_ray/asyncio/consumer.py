@@ -32,8 +32,7 @@ from pulsar_ray.client.received.batch_collector import (
     batch_limits,
     receive_timeout_s,
 )
-from pulsar_ray.client.received.block_rows import BlockRows
-from pulsar_ray.client.received.message import Message, MessageBatchView
+from pulsar_ray.client.received.message import BlockRows, Message, MessageBatchView
 from pulsar_ray.errors import InvalidConfiguration, Timeout
 from pulsar_ray.lane.io_thread import LoopTimers
 from pulsar_ray.lane.waiting import retrieved

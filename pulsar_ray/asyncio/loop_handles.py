@@ -14,10 +14,10 @@ import pyarrow as pa
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.client.consumer.consumer_core import ConsumerCore
-from pulsar_ray.client.consumer.event_listener import ListenerRunner
+from pulsar_ray.client.consumer.listeners import ListenerRunner
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.client.consumer.reader import Reader
-from pulsar_ray.client.endpoint.shared_clients import SharedClients
+from pulsar_ray.client.endpoint.lazy_handle import SharedClients
 from pulsar_ray.client.options.client_options import ClientOptions
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.client.options.policies import ConsumerEventListener

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pulsar_ray.asyncio.blocking_calls import in_thread
-from pulsar_ray.client.acks.unanswered_requests import PendingRequest
+from pulsar_ray.client.acks.partition_acks import PendingRequest
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.errors import NotConnected, PulsarException, SessionLost, Timeout
 from pulsar_ray.lane.io_thread import LoopTimers

@@ -15,14 +15,11 @@ from pulsar_ray.client.consumer.consumer_factory import ConsumerFactory
 from pulsar_ray.client.consumer.reader import Reader
 from pulsar_ray.client.consumer.start_position import StartPosition
 from pulsar_ray.client.consumer.table_view import TableView, refuse_view_of_unstored
-from pulsar_ray.client.endpoint.actor_links import ActorLinks
+from pulsar_ray.client.endpoint.actor_links import ActorLinks, ClusterConnection
 from pulsar_ray.client.endpoint.client_log import ClientLog
-from pulsar_ray.client.endpoint.cluster_connection import ClusterConnection
-from pulsar_ray.client.endpoint.ending import Ending
-from pulsar_ray.client.endpoint.forgotten_handles import FORGOTTEN
-from pulsar_ray.client.endpoint.forking import notify_of_forks
-from pulsar_ray.client.endpoint.open_handles import OpenHandles
-from pulsar_ray.client.endpoint.shared_clients import SharedClients
+from pulsar_ray.client.endpoint.ending import Ending, notify_of_forks
+from pulsar_ray.client.endpoint.lazy_handle import SharedClients
+from pulsar_ray.client.endpoint.open_handles import FORGOTTEN, OpenHandles
 from pulsar_ray.client.metrics.process_metrics import ProcessMetrics
 from pulsar_ray.client.options.authentication import Authentication
 from pulsar_ray.client.options.checks import check_optional_text

@@ -11,7 +11,7 @@ import ray
 
 import pulsar_ray.data
 from pulsar_ray import Admin, Client
-from pulsar_ray.client.arrow.table_schema import TABLE_SCHEMA
+from pulsar_ray.client.arrow.received_table import TABLE_SCHEMA
 from pulsar_ray.data.planning import lease_keeper
 from pulsar_ray.data.planning.broker_planner import BrokerPlanner
 from pulsar_ray.data.reading.dataset_reading import _fetched

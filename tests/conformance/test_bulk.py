@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pulsar_ray.client.arrow.table_schema import TABLE_SCHEMA
+from pulsar_ray.client.arrow.received_table import TABLE_SCHEMA
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.errors import AlreadyClosed, MessageTooBig, Result, Timeout

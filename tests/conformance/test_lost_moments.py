@@ -15,7 +15,7 @@ from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerE
 from pulsar_ray.broker.subscription.served_subscription import ServedSubscription
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
-from pulsar_ray.client.endpoint.closing_endpoint import ClosingEndpoint
+from pulsar_ray.client.endpoint.endpoint_link import ClosingEndpoint
 from pulsar_ray.client.producer.partition_producer import PartitionProducer
 from pulsar_ray.client.producer.producer import Producer
 from pulsar_ray.errors import (

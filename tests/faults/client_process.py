@@ -16,7 +16,7 @@ from typing import Any
 
 import pulsar_ray
 from pulsar_ray import ConsumerType, InitialPosition, Message, MessageId, Result
-from pulsar_ray.client.received import segment_files
+from pulsar_ray.client.received import block_decoder
 from pulsar_ray.errors import ConsumerBusy, Timeout
 from tests.faults.cuts import CarrierCuts
 from tests.faults.journal import Journal, id_of
@@ -188,7 +188,7 @@ def _cannot_read(reach: tuple[str, str]) -> bool:
 def main() -> None:
     spec = ClientSpec(**json.loads(sys.argv[1]))
     if not spec.reads_files:
-        segment_files.can_read = _cannot_read
+        block_decoder.can_read = _cannot_read
     if spec.mean_cut_pause_s:
         CarrierCuts(spec.seed, spec.mean_cut_pause_s)
     Process(spec).run()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pulsar_ray.client.producer.send_callbacks import ErrorCallback
-from pulsar_ray.client.received.block_rows import items_of
+from pulsar_ray.client.received.message import items_of
 from pulsar_ray.errors import PulsarException, Result, error_from
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ from typing import Any, Protocol
 
 from pulsar_ray.client.acks.ack_tracker import AckBatch
 from pulsar_ray.client.acks.nack_tracker import Nack, joined_by_block
-from pulsar_ray.client.acks.partition_acks import PartitionAcks
+from pulsar_ray.client.acks.partition_acks import PartitionAcks, PendingRequest
 from pulsar_ray.client.acks.unacked_rows import UnackedRows
-from pulsar_ray.client.acks.unanswered_requests import PendingRequest
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.row_sets import of_ranges, ranges_of, span

@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 import heapq
+import logging
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from pulsar_ray.client.acks.backoff_delay import backoff_delay_ms
 from pulsar_ray.client.options.policies import RedeliveryBackoff
-from pulsar_ray.client.received.block_rows import Rows, set_of
-from pulsar_ray.client.received.received_block import ReceivedBlock
+from pulsar_ray.client.received.message import ReceivedBlock, Rows, set_of
 from pulsar_ray.model import row_sets
 from pulsar_ray.model.row_sets import RowSet
+
+logger = logging.getLogger(__name__)
+
+
+def backoff_delay_ms(
+    backoff: RedeliveryBackoff | None, failures: int, option: str, without_ms: int = 0
+) -> int:
+    """Return the delay after so many failures, and `without_ms` if the backoff fails.
+
+    That is logged, by the name of the backoff's `option`: no message may be forgotten for it.
+    """
+    delay_ms = without_ms
+    if backoff is not None:
+        try:
+            delay_ms = int(backoff.next(failures))
+        except Exception:
+            logger.exception("%s failed: the delay goes without it", option)
+    return max(delay_ms, 0)
 
 
 class EntryRun(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
-from pulsar_ray.client.acks.backoff_delay import backoff_delay_ms
+from pulsar_ray.client.acks.ack_timeouts import backoff_delay_ms
 from pulsar_ray.client.options.policies import RedeliveryBackoff
 from pulsar_ray.model.row_ranges import RowRanges, union
 

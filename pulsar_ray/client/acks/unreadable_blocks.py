@@ -11,7 +11,7 @@ from pulsar_ray.client.acks.partition_acks import PartitionAcks
 from pulsar_ray.client.acks.unacked_rows import HeldBlock
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.client.received.block_decoder import BlockDecoder
-from pulsar_ray.client.received.queued_delivery import QueuedDelivery
+from pulsar_ray.client.received.receiver_queue import QueuedDelivery
 from pulsar_ray.model import row_sets
 from pulsar_ray.session.requests import Unreadable
 from pulsar_ray.transport.cluster import PartitionRoute

@@ -2,21 +2,215 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from pulsar_ray.client.arrow.block_batches import batch_of_rows
-from pulsar_ray.client.arrow.constant_columns import constant_chunks, constant_column
-from pulsar_ray.client.arrow.table_schema import NUMBERS, TABLE_SCHEMA, TIME
-from pulsar_ray.client.received.block_rows import BlockRows, items_of, row_numbers
-from pulsar_ray.client.received.received_block import ReceivedBlock
+from pulsar_ray.client.received.message import BlockRows, ReceivedBlock, items_of, row_numbers
 from pulsar_ray.format.arrow_payload import BLOCK_SCHEMA
+from pulsar_ray.format.block import MAX_ROWS
 from pulsar_ray.format.payload import DecodedBlock
+
+TIME = pa.timestamp("ms", tz="UTC")
+
+TABLE_SCHEMA = pa.schema(
+    [
+        ("key", pa.utf8()),
+        ("value", pa.binary()),
+        ("ordering_key", pa.utf8()),
+        ("properties", pa.map_(pa.utf8(), pa.utf8())),
+        ("topic", pa.utf8()),
+        ("partition", pa.int32()),
+        ("ledger_id", pa.int64()),
+        ("entry_id", pa.int64()),
+        ("batch_index", pa.int32()),
+        ("publish_time", TIME),
+        ("event_time", TIME),
+        ("sequence_id", pa.int64()),
+        ("producer_name", pa.utf8()),
+        ("schema_version", pa.binary()),
+        ("redelivery_count", pa.int32()),
+    ]
+)
+"""The columns; absent keys, properties, event times and schema versions are null.
+
+Tombstones are a null value; -1 is "no batch index" and "no partition", as in MessageId.
+"""
+
+NUMBERS = pa.array(np.arange(MAX_ROWS, dtype=np.int32))
+"""The batch indexes of a whole batch are a part of these."""
+
+
+def constant_column(value: Any, kind: pa.DataType, count: int) -> pa.ChunkedArray:
+    """`count` times the same value, or null for None."""
+    return pa.chunked_array(constant_chunks(value, kind, count), kind)
+
+
+def constant_chunks(value: Any, kind: pa.DataType, count: int) -> list[pa.Array]:
+    """Chunks that share their memory with each other and with other tables."""
+    whole = _repetition(value, kind)
+    chunks = [whole] * (count // MAX_ROWS)
+    if count % MAX_ROWS:
+        chunks.append(whole.slice(0, count % MAX_ROWS))
+    return chunks
+
+
+def constant_array(value: Any, kind: pa.DataType, count: int) -> pa.Array:
+    """A constant column in one piece, of at most the rows of a block."""
+    return _repetition(value, kind).slice(0, count)
+
+
+@functools.lru_cache(maxsize=256)
+def _repetition(value: Any, kind: pa.DataType) -> pa.Array:
+    return pa.nulls(MAX_ROWS, kind) if value is None else pa.repeat(pa.scalar(value, kind), MAX_ROWS)
+
+
+def distinct_values(column: pa.ChunkedArray | pa.Array) -> list[Any]:
+    """The distinct values of a column without nulls, in order of appearance."""
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    values: dict[Any, None] = {}
+    for chunk in chunks:
+        if not len(chunk):
+            continue
+        first = chunk[0].as_py()
+        # A chunk of a received table is recognized by its memory, without a look at its rows.
+        same = pa.types.is_string(chunk.type) and _data(chunk) == _data(_repetition(first, chunk.type))
+        values |= dict.fromkeys([first] if same else pc.unique(chunk).to_pylist())
+    return list(values)
+
+
+def _data(text: pa.Array) -> int:
+    """The address of the characters."""
+    characters = text.buffers()[2]
+    return 0 if characters is None else int(characters.address)
+
+
+_INT64 = pa.int64()
+_STORED_NAMES = ("value", "key", "ordering_key", "properties", "event_time")
+_STORED_TYPES = [TABLE_SCHEMA.field(name).type for name in _STORED_NAMES]
+
+
+def batch_of_rows(part: BlockRows) -> pa.RecordBatch:
+    """Some rows of a block as a record batch.
+
+    Neighbouring rows are views of the stored block, scattered ones are copied.
+    """
+    block, rows = part
+    whole = _whole(block)
+    if len(rows) == block.message_count:
+        return whole
+    if isinstance(rows, range):
+        return whole.slice(rows.start, len(rows))
+    return whole.take(pa.array(row_numbers(rows)))
+
+
+def _whole(block: ReceivedBlock) -> pa.RecordBatch:
+    """A whole block, made once for all consumers that share the decoded block."""
+    shared = block.decoded.record_batches
+    described = (
+        block.topic_name,
+        block.partition,
+        block.ledger_id,
+        block.first_entry_id,
+        block.redelivery_count,
+    )
+    batch = shared.get(described)
+    if batch is None:
+        batch = shared[described] = _made(block)
+    return batch
+
+
+def _made(block: ReceivedBlock) -> pa.RecordBatch:
+    decoded, count, first_entry_id = block.decoded, block.message_count, block.first_entry_id
+    topic, partition, ledger_id, producer_name, schema_version, redelivery_count, no_index = _constants(
+        count,
+        block.topic_name,
+        block.partition,
+        block.ledger_id,
+        block.producer_name,
+        block.schema_version,
+        block.redelivery_count,
+    )
+    value, key, ordering_key, properties, event_time = [
+        none if column is None else column
+        for column, none in zip(decoded.columns(_STORED_NAMES), _nulls(count), strict=True)
+    ]
+    is_one_entry = block.is_batch or first_entry_id < 0
+    return pa.RecordBatch.from_arrays(
+        [
+            key,
+            value,
+            ordering_key,
+            properties,
+            topic,
+            partition,
+            ledger_id,
+            _same(first_entry_id, count, _INT64) if is_one_entry else _numbered(first_entry_id, count),
+            NUMBERS.slice(0, count) if block.is_batch else no_index,
+            _same(block.publish_time_ms, count, TIME),
+            event_time.view(TIME),
+            decoded.column("sequence_id")
+            if decoded.has_sequence_ids
+            else _numbered(block.first_sequence_id, count),
+            producer_name,
+            schema_version,
+            redelivery_count,
+        ],
+        schema=TABLE_SCHEMA,
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def _constants(
+    count: int,
+    topic: str,
+    partition: int,
+    ledger_id: int,
+    producer_name: str,
+    schema_version: bytes,
+    redelivery_count: int,
+) -> tuple[pa.Array, ...]:
+    """Columns that most blocks of a topic with so many messages share, in this order.
+
+    The last one is -1 as the batch index.
+    """
+    int32 = pa.int32()
+    return (
+        constant_array(topic, pa.utf8(), count),
+        constant_array(partition, int32, count),
+        constant_array(ledger_id, _INT64, count),
+        constant_array(producer_name, pa.utf8(), count),
+        constant_array(schema_version or None, pa.binary(), count),
+        constant_array(redelivery_count, int32, count),
+        constant_array(-1, int32, count),
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def _nulls(count: int) -> tuple[pa.Array, ...]:
+    """Nulls in place of stored columns that no message has anything in."""
+    return tuple(constant_array(None, kind, count) for kind in _STORED_TYPES)
+
+
+def _same(number: int, count: int, kind: pa.DataType) -> pa.Array:
+    return _of_memory(array("q", (number,)) * count, count, kind)
+
+
+def _numbered(first: int, count: int) -> pa.Array:
+    return _of_memory(np.arange(first, first + count, dtype=np.int64), count, _INT64)
+
+
+def _of_memory(numbers: Any, count: int, kind: pa.DataType) -> pa.Array:
+    """An array at half the price of `pa.array`, which looks at its argument."""
+    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(numbers)])
+
 
 # For so few blocks, columns of all of them together cost more than a record batch of each.
 _FEW_BLOCKS = 8

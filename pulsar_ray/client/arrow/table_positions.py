@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from pulsar_ray.client.acks.ack_tracker import BatchRows
 from pulsar_ray.client.acks.nack_tracker import Nack
-from pulsar_ray.client.arrow.constant_columns import distinct_values
+from pulsar_ray.client.arrow.received_table import distinct_values
 from pulsar_ray.model.row_sets import EntryRange
 
 MAX_BATCH_INDEX = 2**31 - 2

@@ -7,26 +7,23 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
 from pulsar_ray.client.arrow.received_table import ReceivedTables, received_table
 from pulsar_ray.client.consumer.consumer_acks import ConsumerAcks
 from pulsar_ray.client.consumer.consumer_core import ConsumerCore
-from pulsar_ray.client.consumer.event_listener import EventListenerThread, ListenerRunner
-from pulsar_ray.client.consumer.message_listener import MessageListenerThread
+from pulsar_ray.client.consumer.listeners import EventListenerThread, ListenerRunner, MessageListenerThread
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.client.consumer.subscription_control import SubscriptionControl
-from pulsar_ray.client.consumer.waiting_receivers import FutureReceiver
 from pulsar_ray.client.dead_letters.consumer_letters import ConsumerLetters, retry_not_enabled
-from pulsar_ray.client.endpoint.close_each import close_each
-from pulsar_ray.client.endpoint.consumer_client import ConsumerClient
-from pulsar_ray.client.endpoint.ending import Ending
+from pulsar_ray.client.endpoint.ending import Ending, close_each
 from pulsar_ray.client.endpoint.lazy_handle import LazyHandle
 from pulsar_ray.client.options.checks import check_number
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.client.options.policies import ConsumerEventListener
+from pulsar_ray.client.options.producer_options import ProducerOptions
 from pulsar_ray.client.received.batch_collector import (
     ANY_BYTES,
     FOREVER_S,
@@ -34,8 +31,8 @@ from pulsar_ray.client.received.batch_collector import (
     batch_limits,
     receive_timeout_s,
 )
-from pulsar_ray.client.received.block_rows import BlockRows
-from pulsar_ray.client.received.message import Message, MessageBatchView
+from pulsar_ray.client.received.message import BlockRows, Message, MessageBatchView
+from pulsar_ray.client.received.receiver_queue import FutureReceiver
 from pulsar_ray.errors import (
     InvalidConfiguration,
     OperationNotSupported,
@@ -46,6 +43,31 @@ from pulsar_ray.errors import (
 from pulsar_ray.lane.waiting import ensure_may_wait
 from pulsar_ray.model.enums import SubscriptionMode
 from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.transport.actor_link import ActorLink
+
+
+class ConsumerClient(Protocol):
+    """Opens consumers and readers, and forgets them when they have closed."""
+
+    operation_timeout_s: float
+
+    def consumer_from(self, options: ConsumerOptions, consumer: Any = None) -> Any:
+        """Open a consumer, which may be one that was unpickled. Raises what `Client.subscribe` raises."""
+
+    def producer_from(self, options: ProducerOptions) -> Any:
+        """Open a producer. Raises what `Client.create_producer` raises."""
+
+    def keeps_nothing(self, topic: str) -> bool:
+        """Whether a topic has neither a durable subscription nor retention."""
+
+    def reader_from(self, arguments: dict[str, Any], reader: Any) -> Any:
+        """Open an unpickled reader. Raises what `Client.create_reader` raises."""
+
+    def forget(self, closed: Any) -> None:
+        """Drop a consumer or reader that has closed itself."""
+
+    def forget_dispatchers(self, links: list[ActorLink]) -> None:
+        """Have the dispatchers of a deleted subscription leave; their names are free when this returns."""
 
 
 class Consumer(LazyHandle):

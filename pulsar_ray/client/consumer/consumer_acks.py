@@ -13,8 +13,7 @@ from pulsar_ray.client.acks.nack_tracker import Nack
 from pulsar_ray.client.arrow.table_positions import MAX_BATCH_INDEX, table_nacks, table_positions
 from pulsar_ray.client.consumer.consumer_core import ConsumerCore
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
-from pulsar_ray.client.received.block_rows import BlockRows
-from pulsar_ray.client.received.message import Message
+from pulsar_ray.client.received.message import BlockRows, Message
 from pulsar_ray.errors import CumulativeAcknowledgementNotAllowedError
 from pulsar_ray.lane.waiting import ensure_may_wait
 from pulsar_ray.model.enums import ConsumerType

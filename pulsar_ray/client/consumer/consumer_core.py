@@ -15,25 +15,23 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Protocol
 
-from pulsar_ray.client.consumer.arrival_signal import ArrivalSignal
 from pulsar_ray.client.consumer.consumer_partitions import ConsumerPartitions
-from pulsar_ray.client.consumer.event_listener import (
-    BECAME_ACTIVE,
-    BECAME_INACTIVE,
-    PARTITION_REPLACED,
-    ConsumerEvent,
-)
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
-from pulsar_ray.client.consumer.waiting_receivers import Receiver, WaitingReceivers
-from pulsar_ray.client.dead_letters.over_limit import split_over_limit
-from pulsar_ray.client.endpoint.forking import notify_of_forks
+from pulsar_ray.client.dead_letters.letters import split_over_limit
+from pulsar_ray.client.endpoint.ending import notify_of_forks
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.client.received.batch_collector import BatchCollector
-from pulsar_ray.client.received.block_rows import BlockRows
-from pulsar_ray.client.received.message import Message
-from pulsar_ray.client.received.queued_delivery import DeliverySource, Origin, QueuedDelivery
-from pulsar_ray.client.received.receiver_queue import ReceiverQueue
-from pulsar_ray.client.received.segment_files import SegmentFiles
+from pulsar_ray.client.received.block_decoder import SegmentFiles
+from pulsar_ray.client.received.message import BlockRows, Message
+from pulsar_ray.client.received.receiver_queue import (
+    ArrivalSignal,
+    DeliverySource,
+    Origin,
+    QueuedDelivery,
+    Receiver,
+    ReceiverQueue,
+    WaitingReceivers,
+)
 from pulsar_ray.errors import (
     AlreadyClosed,
     ForkedClient,
@@ -48,6 +46,15 @@ from pulsar_ray.transport.cluster import PartitionRoute
 
 logger = logging.getLogger(__name__)
 _ONLY_ROW = range(1)
+
+BECAME_ACTIVE = "became_active"
+BECAME_INACTIVE = "became_inactive"
+PARTITION_REPLACED = "partition_replaced"
+ConsumerEvent = tuple[str, int]
+"""(the listener's method for it, partition).
+
+The partition is -1 on a topic without partitions.
+"""
 
 
 class Mover(Protocol):

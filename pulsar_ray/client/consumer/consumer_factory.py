@@ -15,14 +15,13 @@ from dataclasses import replace
 from pulsar_ray.client.consumer.consumer_core import ConsumerCore
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.client.consumer.start_position import StartPosition
-from pulsar_ray.client.consumer.topic_discovery import TopicDiscovery
-from pulsar_ray.client.consumer.topic_selection import TopicSelection, selection_of
-from pulsar_ray.client.dead_letters.letter_topics import LetterTopics
+from pulsar_ray.client.consumer.topic_selection import TopicDiscovery, TopicSelection, selection_of
+from pulsar_ray.client.dead_letters.letters import LetterTopics
 from pulsar_ray.client.endpoint.actor_links import ActorLinks
-from pulsar_ray.client.endpoint.close_each import close_each
+from pulsar_ray.client.endpoint.ending import close_each
 from pulsar_ray.client.metrics.client_figures import ClientFigures
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
-from pulsar_ray.client.received.segment_files import SegmentFiles
+from pulsar_ray.client.received.block_decoder import SegmentFiles
 from pulsar_ray.errors import (
     AlreadyClosed,
     InvalidConfiguration,

@@ -7,10 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from pulsar_ray.client.acks.ack_sender import AckSender
-from pulsar_ray.client.acks.unanswered_requests import UnansweredRequests
-from pulsar_ray.client.endpoint.closing_endpoint import ClosingEndpoint
-from pulsar_ray.client.endpoint.open_requests import ReopenRequest, request_open
-from pulsar_ray.client.endpoint.pending_close import PendingClose
+from pulsar_ray.client.acks.partition_acks import UnansweredRequests
+from pulsar_ray.client.endpoint.endpoint_link import (
+    ClosingEndpoint,
+    PendingClose,
+    ReopenRequest,
+    request_open,
+)
 from pulsar_ray.errors import (
     AlreadyClosed,
     ForkedClient,

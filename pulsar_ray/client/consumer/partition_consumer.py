@@ -9,8 +9,7 @@ from typing import Any, Protocol
 
 from pulsar_ray.client.acks.ack_sender import AckSender
 from pulsar_ray.client.acks.ack_timer import AckTimer
-from pulsar_ray.client.acks.partition_acks import PartitionAcks
-from pulsar_ray.client.acks.unanswered_requests import UnansweredRequests
+from pulsar_ray.client.acks.partition_acks import PartitionAcks, UnansweredRequests
 from pulsar_ray.client.acks.unreadable_blocks import UnreadableBlocks
 from pulsar_ray.client.consumer.dispatcher_session import DispatcherSession
 from pulsar_ray.client.consumer.partition_deliveries import DeliveryTarget, PartitionDeliveries

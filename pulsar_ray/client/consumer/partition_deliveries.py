@@ -9,19 +9,16 @@ from typing import Any, NamedTuple, Protocol
 
 from pulsar_ray.client.acks.ack_timer import AckTimer
 from pulsar_ray.client.acks.ack_tracker import AckBatch
-from pulsar_ray.client.acks.late_acks import LateAcks
-from pulsar_ray.client.acks.partition_acks import PartitionAcks
+from pulsar_ray.client.acks.partition_acks import LateAcks, PartitionAcks
 from pulsar_ray.client.acks.unreadable_blocks import UnreadableBlocks
 from pulsar_ray.client.consumer.consumer_credit import ConsumerCredit
 from pulsar_ray.client.consumer.start_position import SkippedRows, StartPosition
 from pulsar_ray.client.metrics.client_figures import ReceivedCounts
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
-from pulsar_ray.client.received import segment_files
-from pulsar_ray.client.received.block_rows import BlockRows, rows_in, set_of
-from pulsar_ray.client.received.queued_delivery import QueuedChunk, QueuedDelivery
-from pulsar_ray.client.received.received_block import ReceivedBlock
-from pulsar_ray.client.received.receiver_queue import ReceiverQueue
-from pulsar_ray.client.received.segment_files import SegmentFiles
+from pulsar_ray.client.received import block_decoder
+from pulsar_ray.client.received.block_decoder import SegmentFiles
+from pulsar_ray.client.received.message import BlockRows, ReceivedBlock, rows_in, set_of
+from pulsar_ray.client.received.receiver_queue import QueuedChunk, QueuedDelivery, ReceiverQueue
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.lane.progress_page import new_counter
 from pulsar_ray.ledger.reader import SegmentGone
@@ -147,7 +144,7 @@ class PartitionDeliveries:
 
     def look_at_files(self, attached: AttachReply) -> None:
         """Find out whether the segments of this attachment's partition can be read here."""
-        self.reads_files = segment_files.can_read(attached.reach)
+        self.reads_files = block_decoder.can_read(attached.reach)
 
     def number_anew(self) -> None:
         """Forget the numbers of all dispatchers so far. Called with the lock held."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pulsar_ray.client.consumer.consumer import Consumer
-from pulsar_ray.client.endpoint.consumer_client import ConsumerClient
+from pulsar_ray.client.consumer.consumer import Consumer, ConsumerClient
 from pulsar_ray.client.endpoint.ending import Ending
 from pulsar_ray.client.endpoint.lazy_handle import LazyHandle
 from pulsar_ray.client.received.message import Message

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 from pulsar_ray.client.consumer.consumer_core import ConsumerCore
 from pulsar_ray.client.dead_letters.dead_letter_mover import DeadLetterMover
 from pulsar_ray.client.dead_letters.letter_producers import LentProducer, LetterClient, LetterProducers
-from pulsar_ray.client.dead_letters.letter_topics import REAL_TOPIC, LetterTopics
 from pulsar_ray.client.dead_letters.letters import (
     DELAY_TIME,
     ORIGIN_MESSAGE_ID,
+    REAL_TOPIC,
     RECONSUMETIMES,
+    LetterTopics,
     letter_columns,
     retries_of,
 )

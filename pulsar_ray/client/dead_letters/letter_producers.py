@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Protocol
 
-from pulsar_ray.client.dead_letters.letter_topics import LetterTopics
+from pulsar_ray.client.dead_letters.letters import LetterTopics
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.client.options.policies import ConsumerDeadLetterPolicy, DeadLetterProducerContext
 from pulsar_ray.client.options.producer_options import ProducerOptions

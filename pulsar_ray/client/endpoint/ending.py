@@ -2,15 +2,46 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable
-from typing import Any
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
-from pulsar_ray.client.endpoint.forking import notify_of_forks
 from pulsar_ray.errors import AlreadyClosed, ForkedClient
 from pulsar_ray.lane.waiting import ensure_may_wait
+
+# Of the parent's threads only the forking one lives on in the child, so a lock that another one held stays
+# locked there for ever, and what was prefetched belongs to the parent.
+
+
+class Forkable(Protocol):
+    """Something with locks or messages of a client."""
+
+    def forked(self, error: ForkedClient) -> None:
+        """Take new locks and drop what is the parent's: this is the child.
+
+        Each later call raises `error`.
+        """
+
+
+_live: weakref.WeakSet[Forkable] = weakref.WeakSet()
+
+
+def notify_of_forks(handle: Forkable) -> None:
+    """Call the handle's `forked` in forked children, as long as it lives."""
+    _live.add(handle)
+
+
+def _after_fork() -> None:
+    for handle in list(_live):
+        handle.forked(ForkedClient())
+    _live.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class Ending:
@@ -111,3 +142,21 @@ class Ending:
         if self.is_over:
             self._done.wait(timeout_s)
         return self.is_over
+
+
+class Closing(Protocol):
+    """A partition's side of a producer or consumer."""
+
+    def close(self, deadline: float) -> None:
+        """Send what is left to send, and close."""
+
+
+def close_each(partitions: Iterable[Closing], deadline: float) -> Exception | None:
+    """Close all of them, whatever happens to one; returns the first error."""
+    first_error: Exception | None = None
+    for partition in partitions:
+        try:
+            partition.close(deadline)
+        except Exception as error:  # noqa: BLE001 - the others are to be closed all the same
+            first_error = first_error or error
+    return first_error

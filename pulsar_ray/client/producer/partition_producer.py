@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from pulsar_ray.client.endpoint.closing_endpoint import ClosingEndpoint
-from pulsar_ray.client.endpoint.endpoint_link import EndpointLink
-from pulsar_ray.client.endpoint.forking import notify_of_forks
-from pulsar_ray.client.endpoint.open_requests import ReopenRequest, request_open
-from pulsar_ray.client.endpoint.pending_close import PendingClose
+from pulsar_ray.client.endpoint.ending import notify_of_forks
+from pulsar_ray.client.endpoint.endpoint_link import (
+    ClosingEndpoint,
+    EndpointLink,
+    PendingClose,
+    ReopenRequest,
+    request_open,
+)
 from pulsar_ray.client.options.producer_options import ProducerOptions
 from pulsar_ray.client.producer.send_callbacks import SyncSend
 from pulsar_ray.client.producer.send_queue import SendQueue

@@ -10,8 +10,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from pulsar_ray.client.endpoint.close_each import close_each
-from pulsar_ray.client.endpoint.ending import Ending
+from pulsar_ray.client.endpoint.ending import Ending, close_each
 from pulsar_ray.client.endpoint.lazy_handle import LazyHandle
 from pulsar_ray.client.options.checks import check_callable, refuse
 from pulsar_ray.client.options.producer_options import ProducerOptions
@@ -23,8 +22,7 @@ from pulsar_ray.client.producer.partition_producer import PartitionProducer
 from pulsar_ray.client.producer.routing import BatchTurnsRouter, Router, find_available, new_router
 from pulsar_ray.client.producer.send_callbacks import SendCallback, SyncSend, fail_callbacks
 from pulsar_ray.client.producer.send_state import SendState
-from pulsar_ray.client.received.message import Message
-from pulsar_ray.client.received.received_block import ReceivedBlock
+from pulsar_ray.client.received.message import Message, ReceivedBlock
 from pulsar_ray.errors import (
     AlreadyClosed,
     ProducerFenced,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from pulsar_ray.client.endpoint.actor_links import ActorLinks
-from pulsar_ray.client.endpoint.close_each import close_each
+from pulsar_ray.client.endpoint.ending import close_each
 from pulsar_ray.client.endpoint.periodic_check import PeriodicCheck
 from pulsar_ray.client.metrics.client_figures import ClientFigures
 from pulsar_ray.client.options.producer_options import ProducerOptions

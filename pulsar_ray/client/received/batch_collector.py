@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from pulsar_ray.client.options.policies import DEFAULT_BATCH_RECEIVE_POLICY, ConsumerBatchReceivePolicy
-from pulsar_ray.client.received.block_rows import BlockRows, Rows, items_of
-from pulsar_ray.client.received.queued_delivery import Origin
-from pulsar_ray.client.received.received_block import ReceivedBlock
+from pulsar_ray.client.received.message import BlockRows, ReceivedBlock, Rows, items_of
+from pulsar_ray.client.received.receiver_queue import Origin
 
 FOREVER_S = 1e9
 ANY_BYTES = 2**62

@@ -3,17 +3,160 @@
 from __future__ import annotations
 
 import operator
+import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from copy import copy
 from itertools import compress, repeat
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from pulsar_ray.client.received.block_rows import BlockRows, PlacedRows, rows_in, set_of
-from pulsar_ray.client.received.message import Message
-from pulsar_ray.client.received.queued_delivery import DeliverySource, QueuedDelivery
-from pulsar_ray.client.received.received_block import ReceivedBlock
+from pulsar_ray.client.acks.unacked_rows import HeldBlock
+from pulsar_ray.client.received.message import BlockRows, Message, PlacedRows, ReceivedBlock, rows_in, set_of
+from pulsar_ray.errors import PulsarException
+from pulsar_ray.lane.waiting import running_callbacks
+from pulsar_ray.model.row_ranges import RowFailures
 from pulsar_ray.model.row_sets import RowSet, first
+
+if TYPE_CHECKING:
+    from pulsar_ray.client.received.message import BlockRows, Rows
+
+
+class HandOverTimer(Protocol):
+    """Times how long messages are with the application."""
+
+    def handed_over(self, block: ReceivedBlock, rows: Rows) -> None: ...
+
+    def arm(self) -> None: ...
+
+    def note(self, block: ReceivedBlock, rows: Rows) -> None: ...
+
+    def take_back(self, block: ReceivedBlock, rows: Rows) -> None: ...
+
+
+class HandOverCounter(Protocol):
+    """Shows others how many messages were handed over."""
+
+    @property
+    def write(self) -> Callable[[int], None]: ...
+
+
+class UnreadableDeliveries(Protocol):
+    """Holds the blocks of one partition that cannot be decoded."""
+
+    topic: str
+    partition: int
+
+    def hold(self, delivery: QueuedDelivery) -> bool: ...
+
+    def at(self, ledger_id: int, entry_id: int) -> HeldBlock | None: ...
+
+    def stored_bytes(self, delivery: QueuedDelivery) -> bytes: ...
+
+
+class DeliverySource(Protocol):
+    """Deliveries of one partition, as the receiver queue and the consumer above it use them."""
+
+    consumed: int
+    """Messages that left the queue, since the consumer's incarnation began."""
+    generation: int
+    """Seeks and rewinds by now: deliveries of an earlier generation are void."""
+    decode: Callable[[QueuedDelivery], ReceivedBlock]
+    moving: int
+    """Messages that are being moved to other topics.
+
+    Others behind them may have been handed over.
+    """
+    reports_until: int
+    """Up to so many consumed messages each is reported before it is handed over."""
+
+    @property
+    def unreadable(self) -> UnreadableDeliveries | None:
+        """Holds blocks that cannot be decoded, where messages are stored."""
+
+    @property
+    def counter(self) -> HandOverCounter | None:
+        """Counts what was handed over, where the dispatcher may see it."""
+
+    @property
+    def ack_timer(self) -> HandOverTimer | None:
+        """Times what is handed over, where there is an ack timeout."""
+
+    def send_credit(self, *, always: bool = False) -> None: ...
+
+    def report_consumed(self, may_wait: int = 0) -> None:
+        """Show the dispatcher how many messages left the queue.
+
+        Credit is reported when it is due, or `may_wait` messages later.
+        """
+
+    def may_repeat(self, redelivery_count: int) -> bool: ...
+
+    def outstanding_rows(self, delivery: QueuedDelivery, block: ReceivedBlock) -> RowSet: ...
+
+    def left_of(self, part: BlockRows) -> BlockRows: ...
+
+    def is_acknowledged(self, delivery: QueuedDelivery) -> bool: ...
+
+    def leave_out(self, delivery: QueuedDelivery, error: PulsarException) -> bool: ...
+
+    def pass_deleted(self, delivery: QueuedDelivery, error: PulsarException) -> bool: ...
+
+    def is_deleted(self, delivery: QueuedDelivery) -> bool: ...
+
+    def begin_move(self, delivery: QueuedDelivery) -> None: ...
+
+    def end_move(self, delivery: QueuedDelivery) -> None: ...
+
+
+class QueuedChunk(NamedTuple):
+    """A chunk that stands before the last one of its message.
+
+    Without `data` it is read from the file.
+    """
+
+    ledger_id: int
+    entry_id: int
+    path: str
+    offset: int
+    length: int
+    data: memoryview | None
+
+
+class QueuedDelivery(NamedTuple):
+    """Rows of a block that were delivered and wait in the receiver queue."""
+
+    source: DeliverySource
+    generation: int
+    ledger_id: int
+    path: str
+    offset: int
+    length: int
+    first_entry_id: int
+    rows: RowSet
+    redelivery_count: int
+    data: memoryview | None
+    row_failures: RowFailures = ()
+    """Of a batch, how often single messages failed before."""
+    is_over_limit: bool = False
+    """Its messages failed too often: they are moved to the dead letter topic."""
+    chunks: Sequence[QueuedChunk] = ()
+    """The chunks before this block, if it is the last of a message in several."""
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """The place of the block: ledger id and first entry id."""
+        return self.ledger_id, self.first_entry_id
+
+
+class Origin(NamedTuple):
+    """Where a message came from, so that it can be given back."""
+
+    source: DeliverySource
+    generation: int
+
 
 SLOW_S = 20e-6
 """A program that takes longer for a message pays nothing noticeable for counting each."""
@@ -210,3 +353,109 @@ class ReceiverQueue:
 def _held(part: BlockRows) -> PlacedRows:
     block, rows = part
     return block.ledger_id, block.first_entry_id, set_of(rows)
+
+
+class ArrivalSignal:
+    """Wakes threads that sleep and calls listeners.
+
+    `lock` guards it, and the state that is waited for. While no thread waits, a signal costs only a look.
+    """
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._arrived = threading.Condition(lock)
+        self._sleeping = 0
+        self._listeners: list[Callable[[], None]] = []
+
+    def forked(self, lock: threading.Lock) -> None:
+        """Take the new lock, in a forked child: the threads that sleep are the parent's."""
+        self._arrived = threading.Condition(lock)
+        self._sleeping = 0
+
+    def notify(self) -> None:
+        """Wake all waiters. Called with the lock held."""
+        if self._sleeping:
+            self._arrived.notify_all()
+        for listener in self._listeners:
+            listener()
+
+    def wake(self) -> None:
+        """Let the threads that sleep ask again. Called without the lock."""
+        with self._arrived:
+            self._arrived.notify_all()
+
+    def wait_for(self, has_come: Callable[[], bool], timeout: float | None) -> bool:
+        """Sleep until `has_come`, which is asked with the lock held.
+
+        False if it has not come in time.
+        """
+        with self._arrived:
+            self._sleeping += 1
+            try:
+                return self._arrived.wait_for(has_come, timeout)
+            finally:
+                self._sleeping -= 1
+
+    def add_listener(self, listener: Callable[[], None]) -> None:
+        """Call `listener` at each signal, with the lock held. Called with the lock held."""
+        self._listeners.append(listener)
+
+    def remove_listener(self, listener: Callable[[], None]) -> None:
+        """Call `listener` no more. Called with the lock held."""
+        self._listeners.remove(listener)
+
+
+class Receiver(Protocol):
+    """Gets one message, or an error, from the thread that brings messages."""
+
+    def claim(self) -> bool:
+        """Wait no more, but for the message or error that follows.
+
+        False if the receiver waits no more already: the next one gets that.
+        """
+
+    def give(self, message: Message, origin: Origin) -> None:
+        """Take a message, behind `claim`.
+
+        It may run the application's code, so no lock is held.
+        """
+
+    def fail(self, error: PulsarException) -> None:
+        """Take an error, behind `claim`, as `give`."""
+
+
+class WaitingReceivers(deque[Receiver]):
+    """Keeps receivers in their order; they may come and leave while others are served."""
+
+    def claim(self) -> Receiver | None:
+        """Claim the first receiver that still waits; None if there is none."""
+        while self:
+            with suppress(IndexError):  # another thread took the last one away
+                if (receiver := self.popleft()).claim():
+                    return receiver
+        return None
+
+    def fail(self, error: PulsarException) -> None:
+        """Fail all receivers with the error."""
+        while (receiver := self.claim()) is not None:
+            receiver.fail(error)
+
+
+class FutureReceiver:
+    """Waits for `receive_async`, with a future."""
+
+    def __init__(self) -> None:
+        self.future: Future[Message] = Future()
+
+    def claim(self) -> bool:
+        """See Receiver; the future cannot be cancelled any more."""
+        return self.future.set_running_or_notify_cancel()
+
+    def give(self, message: Message, _origin: Origin) -> None:
+        """Complete the future, whose callbacks must not wait."""
+        with running_callbacks():
+            self.future.set_result(message)
+
+    def fail(self, error: PulsarException) -> None:
+        """Fail the future, as `give`."""
+        with running_callbacks():
+            self.future.set_exception(error)

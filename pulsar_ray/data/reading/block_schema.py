@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 
 import pyarrow as pa
 
-from pulsar_ray.client.arrow.table_schema import TABLE_SCHEMA
+from pulsar_ray.client.arrow.received_table import TABLE_SCHEMA
 from pulsar_ray.errors import InvalidConfiguration
 
 _MICROSECONDS = pa.timestamp("us", tz="UTC")

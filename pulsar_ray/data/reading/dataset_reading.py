@@ -12,7 +12,7 @@ import pyarrow as pa
 import ray.data
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from pulsar_ray.client.arrow.table_schema import TABLE_SCHEMA
+from pulsar_ray.client.arrow.received_table import TABLE_SCHEMA
 from pulsar_ray.data.full_store import naming_full_stores
 from pulsar_ray.data.planning.broker_planner import BrokerPlanner
 from pulsar_ray.data.planning.lease_keeper import RangeHold

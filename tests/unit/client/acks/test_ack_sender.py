@@ -12,8 +12,7 @@ import pytest
 
 from pulsar_ray.client.acks.ack_sender import MAX_RANGES_PER_PACKET, AckSender
 from pulsar_ray.client.acks.ack_tracker import AckBatch
-from pulsar_ray.client.acks.partition_acks import PartitionAcks
-from pulsar_ray.client.acks.unanswered_requests import UnansweredRequests
+from pulsar_ray.client.acks.partition_acks import PartitionAcks, UnansweredRequests
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.errors import NotAllowedError, SessionLost, Timeout, WrongNode
 from pulsar_ray.model.row_sets import of_ranges, span

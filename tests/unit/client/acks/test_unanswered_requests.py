@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_ray.client.acks.unanswered_requests import UnansweredRequests
+from pulsar_ray.client.acks.partition_acks import UnansweredRequests
 from pulsar_ray.errors import NotAllowedError, NotConnected, SessionLost, SubscriptionNotFound
 from pulsar_ray.session.requests import CloseEndpoint
 from tests.unit.client.answered_link import AnsweredLink

@@ -7,12 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pulsar_ray.client.arrow.received_table import received_table
+from pulsar_ray.client.arrow.received_table import TABLE_SCHEMA, received_table
 from pulsar_ray.client.arrow.table_positions import TablePositions, table_nacks, table_positions
-from pulsar_ray.client.arrow.table_schema import TABLE_SCHEMA
-from pulsar_ray.client.received.block_rows import BlockRows
-from pulsar_ray.client.received.message import Message
-from pulsar_ray.client.received.received_block import ReceivedBlock
+from pulsar_ray.client.received.message import BlockRows, Message, ReceivedBlock
 from tests.unit.client.blocks import TOPIC, received
 
 OTHER = "persistent://public/default/other"

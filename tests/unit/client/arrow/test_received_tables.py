@@ -5,7 +5,7 @@ import gc
 import pyarrow as pa
 
 from pulsar_ray.client.arrow.received_table import ReceivedTables, received_table
-from pulsar_ray.client.received.block_rows import BlockRows
+from pulsar_ray.client.received.message import BlockRows
 from tests.unit.client.blocks import received
 
 

@@ -9,7 +9,7 @@ from pulsar_ray.client.consumer.consumer_core import ConsumerCore
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.client.producer.batch_builder import BatchBuilder, BatchLimits
-from pulsar_ray.client.received.segment_files import SegmentFiles
+from pulsar_ray.client.received.block_decoder import SegmentFiles
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.row_ranges import RowRanges
 from pulsar_ray.session.packet import decode_packet

@@ -11,8 +11,7 @@ import pytest
 
 from pulsar_ray.client.acks.ack_sender import AckSender
 from pulsar_ray.client.acks.ack_tracker import AckBatch
-from pulsar_ray.client.acks.partition_acks import PartitionAcks
-from pulsar_ray.client.acks.unanswered_requests import UnansweredRequests
+from pulsar_ray.client.acks.partition_acks import PartitionAcks, UnansweredRequests
 from pulsar_ray.client.consumer.dispatcher_session import DispatcherSession
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.errors import (

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from pulsar_ray.client.consumer.consumer_core import ConsumerCore
-from pulsar_ray.client.consumer.topic_discovery import TopicDiscovery
+from pulsar_ray.client.consumer.topic_selection import TopicDiscovery
 from pulsar_ray.client.options.consumer_options import ConsumerOptions, Topics
-from pulsar_ray.client.received.segment_files import SegmentFiles
+from pulsar_ray.client.received.block_decoder import SegmentFiles
 from pulsar_ray.errors import (
     AlreadyClosed,
     ConsumerBusy,

@@ -13,7 +13,7 @@ import pytest
 from pulsar_ray.client.consumer.consumer_core import ConsumerCore
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.client.dead_letters.dead_letter_mover import DeadLetterMover
-from pulsar_ray.client.dead_letters.letter_topics import LetterTopics
+from pulsar_ray.client.dead_letters.letters import LetterTopics
 from pulsar_ray.client.options.policies import ConsumerDeadLetterPolicy
 from pulsar_ray.errors import MessageTooBig, ProducerBusy, TopicTerminated
 from pulsar_ray.model.enums import ConsumerType

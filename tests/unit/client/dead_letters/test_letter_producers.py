@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pulsar_ray.client.dead_letters.letter_producers import IDLE_S, LetterProducers
-from pulsar_ray.client.dead_letters.letter_topics import LetterTopics
+from pulsar_ray.client.dead_letters.letters import LetterTopics
 from pulsar_ray.client.endpoint.ending import Ending
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.client.options.policies import ConsumerDeadLetterPolicy

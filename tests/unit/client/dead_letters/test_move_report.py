@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pulsar_ray.client.dead_letters.move_report import MoveReport
+from pulsar_ray.client.dead_letters.dead_letter_mover import MoveReport
 
 
 class Partition:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pulsar_ray.client.dead_letters.over_limit import split_over_limit
-from pulsar_ray.client.received.queued_delivery import QueuedDelivery
+from pulsar_ray.client.dead_letters.letters import split_over_limit
+from pulsar_ray.client.received.receiver_queue import QueuedDelivery
 from pulsar_ray.model.row_sets import span
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_ray.client.endpoint.open_requests import ReopenRequest
-from pulsar_ray.client.endpoint.pending_close import PendingClose
+from pulsar_ray.client.endpoint.endpoint_link import PendingClose, ReopenRequest
 from pulsar_ray.errors import (
     BrokerPersistenceError,
     DiskSpaceLow,

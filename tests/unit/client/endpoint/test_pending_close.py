@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pulsar_ray.client.endpoint.pending_close import PendingClose
+from pulsar_ray.client.endpoint.endpoint_link import PendingClose
 from tests.unit.client.producer.publishing_link import PublishingLink
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from pulsar_ray.client.endpoint.shared_clients import SharedClients
+from pulsar_ray.client.endpoint.lazy_handle import SharedClients
 from pulsar_ray.client.options.client_options import ClientOptions
 
 HERE, THERE = ClientOptions.from_arguments(data_dir="/here"), ClientOptions.from_arguments(data_dir="/there")

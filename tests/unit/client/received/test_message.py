@@ -3,9 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pulsar_ray.client.options.schema import StringSchema
-from pulsar_ray.client.received.block_rows import BlockRows
-from pulsar_ray.client.received.message import Message, MessageBatchView
-from pulsar_ray.client.received.received_block import ReceivedBlock
+from pulsar_ray.client.received.message import BlockRows, Message, MessageBatchView, ReceivedBlock
 from pulsar_ray.model.message_id import MessageId
 from tests.unit.client.blocks import TOPIC, received
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_ray.client.received.segment_files import SegmentFiles
+from pulsar_ray.client.received.block_decoder import SegmentFiles
 from pulsar_ray.errors import CorruptData
 from pulsar_ray.format.block_memory import MIN_BLOCK_BYTES
 from pulsar_ray.format.checksum import Buffer

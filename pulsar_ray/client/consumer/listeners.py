@@ -1,4 +1,4 @@
-"""The thread of a message listener: user code never runs on the I/O thread."""
+"""Calls a consumer's listeners of messages and events, each in a thread of its own."""
 
 from __future__ import annotations
 
@@ -6,16 +6,25 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, Protocol
 
-from pulsar_ray.client.consumer.consumer_core import ConsumerCore
-from pulsar_ray.client.received.block_rows import BlockRows
-from pulsar_ray.client.received.message import Message
+from pulsar_ray.client.consumer.consumer_core import ConsumerCore, ConsumerEvent
+from pulsar_ray.client.options.policies import ConsumerEventListener
+from pulsar_ray.client.received.message import BlockRows, Message
 from pulsar_ray.errors import AlreadyClosed, PulsarException, Timeout
 from pulsar_ray.lane.waiting import may_wait
 
 logger = logging.getLogger(__name__)
 
+
 LOOK_INTERVAL_S = 1.0
+
+
+def _join(thread: threading.Thread) -> None:
+    """Wait for a stopped thread, unless this is it, or nobody may wait here."""
+    if thread.is_alive() and thread is not threading.current_thread() and may_wait():
+        thread.join(timeout=LOOK_INTERVAL_S)
 
 
 class MessageListenerThread:
@@ -54,8 +63,7 @@ class MessageListenerThread:
         """
         self._stopped = True
         self._running.set()
-        if self._thread.is_alive() and self._thread is not threading.current_thread() and may_wait():
-            self._thread.join(timeout=LOOK_INTERVAL_S)
+        _join(self._thread)
 
     def _is_stopped(self) -> bool:
         return self._stopped
@@ -85,3 +93,47 @@ class MessageListenerThread:
                 self._listen(message)
             except Exception:
                 logger.exception("a message listener raised")
+
+
+class ListenerRunner(Protocol):
+    """Calls a listener from its start on until it is stopped."""
+
+    def start(self) -> None:
+        """Begin to call."""
+
+    def stop(self) -> None:
+        """Call no more."""
+
+
+class EventListenerThread:
+    """Calls the listener for one event after the other; what it raises is logged."""
+
+    def __init__(
+        self, consumer: Any, listener: ConsumerEventListener, changes: SimpleQueue[ConsumerEvent | None]
+    ) -> None:
+        self._consumer = consumer
+        self._listener = listener
+        self._changes = changes
+        self._is_stopped = False
+        self._thread = threading.Thread(target=self._run, name="pulsar-ray-activity", daemon=True)
+
+    def start(self) -> None:
+        """Begin to call; nobody is called behind `stop`."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Call no more.
+
+        Waits for a call under way unless this is one, or where nobody may wait.
+        """
+        self._is_stopped = True
+        self._changes.put(None)
+        _join(self._thread)
+
+    def _run(self) -> None:
+        while (change := self._changes.get()) is not None and not self._is_stopped:
+            event, partition = change
+            try:
+                getattr(self._listener, event)(self._consumer, partition)
+            except Exception:
+                logger.exception("a consumer event listener raised")
