@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import ClassVar, Protocol
 
 from pulsar_ray.lane.waiting import HERE
@@ -110,7 +111,7 @@ class IoThread:
         """Run on the I/O thread in `delay_s` seconds or a little later; from any thread."""
         handle = TimerHandle(callback)
         entry = (time.monotonic() + delay_s, next(self._timer_numbers), handle)
-        self.call_soon(lambda: heapq.heappush(self._timers, entry))
+        self.call_soon(partial(heapq.heappush, self._timers, entry))
         return handle
 
     def own(self, owner: Inherited) -> None:
@@ -148,7 +149,7 @@ class IoThread:
                     continue
                 owner = self._registered.get(fd)
                 if owner is not None:
-                    _run_logged(lambda owner=owner, mask=mask: owner.on_events(mask))  # type: ignore[misc]
+                    _run_logged(owner.on_events, mask)
             for _ in range(len(self._soon)):
                 _run_logged(self._soon.popleft())
             self._run_due()
@@ -185,9 +186,9 @@ class IoThread:
             instance.abandon()
 
 
-def _run_logged(callback: Callable[[], None]) -> None:
+def _run_logged(callback: Callable[..., None], *arguments: int) -> None:
     try:
-        callback()
+        callback(*arguments)
     except Exception:
         logger.exception("a callback on the I/O thread failed")
 
@@ -246,7 +247,7 @@ class LoopTimers:
         if self.is_current:
             self._loop.call_later(delay_s, callback)
         else:
-            self.call_soon(lambda: self.call_later(delay_s, callback))
+            self.call_soon(partial(self.call_later, delay_s, callback))
 
 
 # Threads of the application read the connection too, beside the I/O thread.

@@ -194,9 +194,8 @@ class ConsumerCore:
             return any(delivery.is_over_limit for delivery in self.queue.deliveries)
 
     def _leave_to_mover(self) -> None:
-        if self._mover is not None:
-            while (head := self.queue.head) is not None and head.is_over_limit:
-                self._mover.take(self.queue.deliveries.popleft())
+        while self._mover is not None and (head := self.queue.head) is not None and head.is_over_limit:
+            self._mover.take(self.queue.deliveries.popleft())
 
     def is_set(self) -> bool:
         """Whether there is something to receive; a link that waits for it calls this."""
@@ -334,7 +333,8 @@ class ConsumerCore:
                 if taken is None:
                     if self.error is not None:
                         raise self.error.again()
-                    self._leave_to_mover()
+                    if self._mover is not None:
+                        self._leave_to_mover()
                     delivery = queue.deliveries.popleft() if queue.deliveries else None
             if delivery is not None:
                 taken = self._decode(delivery, one_by_one=one_by_one)
