@@ -32,6 +32,7 @@ from pulsar_ray.errors import AlreadyClosed
 from pulsar_ray.lane.waiting import within
 from pulsar_ray.model.enums import ConsumerType, InitialPosition
 from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.transport.retry import growing_pauses_s
 
 __all__ = ["Empty", "Full", "Queue"]
 
@@ -195,12 +196,12 @@ class Queue:
     def _pauses(self, *, block: bool, timeout: float | None) -> Iterator[float]:
         """Say how long to wait before the next look, until there is room. Raises Full."""
         deadline = _deadline(timeout) if block else 0.0
-        pause_s = _FIRST_LOOK_S
-        while self.full():
+        for pause_s in growing_pauses_s(_FIRST_LOOK_S, _LAST_LOOK_S):
+            if not self.full():
+                return
             if time.monotonic() >= deadline:
                 raise Full
             yield min(pause_s, max(deadline - time.monotonic(), 0.0))
-            pause_s = min(2 * pause_s, _LAST_LOOK_S)
 
     # --- getting
 

@@ -7,6 +7,7 @@ import contextlib
 import logging
 
 from pulsar_ray.lane.waiting import within
+from pulsar_ray.transport.retry import growing_pauses_s
 from pulsar_ray.transport.this_ray import draining_nodes, raylet_is_gone, worker_ended
 
 logger = logging.getLogger(__name__)
@@ -40,11 +41,10 @@ async def ended_by_ray(place: str) -> bool:
 
 
 async def _end_of(node_id: str, worker_id: str) -> bool:
-    loop, look_s = asyncio.get_running_loop(), FIRST_LOOK_S
+    loop, pauses_s = asyncio.get_running_loop(), growing_pauses_s(FIRST_LOOK_S, LONGEST_LOOK_S)
     # Many workers may end at once: none keeps one of the few threads for as long as it waits.
     while (ended := await loop.run_in_executor(None, _look, node_id, worker_id)) is None:
-        await asyncio.sleep(look_s)
-        look_s = min(2 * look_s, LONGEST_LOOK_S)
+        await asyncio.sleep(next(pauses_s))
     return ended
 
 

@@ -14,6 +14,7 @@ from ray.exceptions import ObjectStoreFullError, OutOfDiskError, RayError, RayTa
 
 from pulsar_ray.errors import ObjectStoreFull
 from pulsar_ray.transport import this_ray
+from pulsar_ray.transport.retry import growing_pauses_s
 
 _log = logging.getLogger(__name__)
 PATIENCE_S = 120.0
@@ -87,7 +88,7 @@ def tried_while_full(step: Callable[[], T], pause: Callable[[float], bool]) -> T
     All that a failed step had in the store is given up by then: others may wait for that room.
     `pause(seconds)` waits, and says whether to give up.
     """
-    waited_s, pause_s = 0.0, _FIRST_PAUSE_S
+    waited_s, pauses_s = 0.0, growing_pauses_s(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
     while True:
         try:
             return step()
@@ -96,11 +97,11 @@ def tried_while_full(step: Callable[[], T], pause: Callable[[float], bool]) -> T
         # Behind the handler: the first error's traceback keeps the step's frames, which refer to its blocks.
         if waited_s >= PATIENCE_S:
             raise full
+        pause_s = next(pauses_s)
         _log.warning("trying again in %g s: %s", pause_s, full.text)
         if pause(pause_s):
             raise full
         waited_s += pause_s
-        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
 def paused(seconds: float) -> bool:

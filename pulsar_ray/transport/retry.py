@@ -1,12 +1,20 @@
-"""Repeat a harmless call until it succeeds or its deadline passes."""
+"""Repeats a harmless call until it succeeds or its deadline passes."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pulsar_ray.errors import PulsarException, WrongNode
+
+
+def growing_pauses_s(first_s: float, longest_s: float) -> Iterator[float]:
+    """Return the pauses between tries, each twice as long as the one before, without end."""
+    pause_s = first_s
+    while True:
+        yield pause_s
+        pause_s = min(2 * pause_s, longest_s)
 
 
 def until(
@@ -27,10 +35,10 @@ def until(
     `was_done` tells by the refusal. The answer is None then.
     """
     deadline = time.monotonic() + timeout_s
-    pause = first_pause_s
+    pauses_s = growing_pauses_s(first_pause_s, longest_pause_s)
     is_repeat = False
     while True:
-        left = deadline - time.monotonic()
+        left, pause = deadline - time.monotonic(), next(pauses_s)
         try:
             return call(max(left, 0.001))
         except again as error:
@@ -42,4 +50,3 @@ def until(
                 return None
             raise
         time.sleep(pause)
-        pause = min(2 * pause, longest_pause_s)

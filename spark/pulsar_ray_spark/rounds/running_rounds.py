@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from pulsar_ray.errors import PulsarException
+from pulsar_ray.transport.retry import growing_pauses_s
 
 _log = logging.getLogger(__name__)
 _KEPT_PROGRESS = 100
@@ -85,7 +86,7 @@ class RunningRounds:
 
     def _tried(self, step: Callable[[], T]) -> T:
         """Make a step, and again after errors that may pass, until this is stopped."""
-        pause_s = _FIRST_PAUSE_S
+        pauses_s = growing_pauses_s(_FIRST_PAUSE_S, self._longest_pause_s)
         while True:
             try:
                 return step()
@@ -94,5 +95,4 @@ class RunningRounds:
                     raise
                 self._tell(f"Trying again after {error}")
                 _log.warning("%s tries again after %s", self._title, error)
-            self._pause(pause_s)
-            pause_s = min(2 * pause_s, self._longest_pause_s)
+            self._pause(next(pauses_s))
