@@ -507,6 +507,27 @@ class ProtocolError(ReadError):
     retriable = False
 
 
+class RemoteStoreUnavailable(BrokerPersistenceError):
+    """The object store did not answer, or answered that it cannot now; the request may have been done."""
+
+    retriable = True
+
+
+class RemoteStoreRefused(InvalidConfiguration):
+    """The object store cannot be used: its address, its rights, or what it does with writes is wrong."""
+
+
+class RemoteStoreNotInstalled(RemoteStoreRefused):
+    """The library for object stores is missing."""
+
+    def __init__(self, text: str = 'object stores need obstore: pip install "pulsar-ray[remote]"') -> None:
+        super().__init__(text)
+
+
+class JournalDamaged(ChecksumError):
+    """An object of the journal is not what its writer wrote; its text names the object."""
+
+
 class ForkedClient(AlreadyClosed):
     """A forked child used a client of its parent, or made one.
 

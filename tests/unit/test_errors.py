@@ -138,6 +138,7 @@ PASSES = {
     "ProducerBlockedQuotaExceededException": "a backlog that is read",
     "ProducerQueueIsFull": "messages on their way",
     "ReadError": "a connection that comes back",
+    "RemoteStoreUnavailable": "an object store that answers again",
     "ServiceUnitNotReady": "an actor that starts",
     "SessionLost": "an attachment that is made again",
     "Timeout": "an answer that comes later",

@@ -34,6 +34,7 @@ LAYERS = (
     ("format",),
     ("ledger",),
     ("managed_ledger",),
+    ("journal",),
     ("dispatch",),
     ("session",),
     ("lane",),

@@ -1,0 +1,113 @@
+"""Object stores by their address: `s3://`, `gs://` and `az://` over obstore, `file://` our own."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from pulsar_ray.errors import RemoteStoreNotInstalled, RemoteStoreRefused, RemoteStoreUnavailable
+from pulsar_ray.journal.file_store import FileStore
+from pulsar_ray.journal.object_store import ObjectStore
+
+REQUEST_TIMEOUT = "30s"
+
+
+def open_object_store(url: str, **options: Any) -> ObjectStore:
+    """Return the store at an address; `options` are obstore's, and else come from the environment."""
+    parts = urlsplit(url)
+    if parts.scheme == "file":
+        if parts.netloc or not parts.path.startswith("/"):
+            raise RemoteStoreRefused(f"{url}: a shared directory is written as file:///path")
+        return FileStore(Path(unquote(parts.path)))
+    if parts.scheme not in ("s3", "gs", "az") or not parts.netloc:
+        raise RemoteStoreRefused(f"{url}: remote stores are s3://, gs://, az:// and file://")
+    return Bucket(url, options)
+
+
+class Bucket:
+    """A bucket, or a prefix in one."""
+
+    def __init__(self, url: str, options: dict[str, Any]) -> None:
+        try:
+            self._obstore = importlib.import_module("obstore")
+            stores = importlib.import_module("obstore.store")
+            self._errors = importlib.import_module("obstore.exceptions")
+        except ImportError as error:
+            raise RemoteStoreNotInstalled from error
+        given = {"timeout": REQUEST_TIMEOUT, **options.pop("client_options", {})}
+        try:
+            # Requests are repeated by the journal, who compares what it finds.
+            self._store = stores.from_url(
+                url, client_options=given, retry_config={"max_retries": 0}, **options
+            )
+        except self._errors.BaseError as error:
+            raise RemoteStoreRefused(f"{url}: {_first_line(error)}") from error
+
+    def create(self, key: str, body: bytes) -> bool:
+        """Write an object unless there is one."""
+        try:
+            # In parts it would not be create-only.
+            self._obstore.put(self._store, key, body, mode="create", use_multipart=False)
+        except (self._errors.AlreadyExistsError, self._errors.PreconditionError):
+            return False
+        except (FileNotFoundError, self._errors.BaseError) as error:
+            raise self._typed(key, error) from error
+        return True
+
+    def get(self, key: str) -> bytes | None:
+        """Return an object's bytes, None if there is none."""
+        try:
+            return bytes(self._obstore.get(self._store, key).bytes())
+        except (FileNotFoundError, self._errors.NotFoundError) as error:
+            self._refuse_missing_bucket(key, error)
+            return None
+        except self._errors.BaseError as error:
+            raise self._typed(key, error) from error
+
+    def head(self, key: str) -> int | None:
+        """Return an object's length, None if there is none."""
+        try:
+            return int(self._obstore.head(self._store, key)["size"])
+        except (FileNotFoundError, self._errors.NotFoundError):
+            return None
+        except self._errors.BaseError as error:
+            raise self._typed(key, error) from error
+
+    def list(self, prefix: str) -> list[str]:
+        """Return the sorted names below a prefix."""
+        try:
+            listed = self._obstore.list(self._store, prefix.removesuffix("/"))
+            return sorted(item["path"] for batch in listed for item in batch)
+        except (FileNotFoundError, self._errors.BaseError) as error:
+            raise self._typed(prefix, error) from error
+
+    def delete(self, keys: tuple[str, ...]) -> None:
+        """Delete the objects that are there."""
+        for begin in range(0, len(keys), 1000):
+            try:
+                self._obstore.delete(self._store, list(keys[begin : begin + 1000]))
+            except (FileNotFoundError, self._errors.NotFoundError):
+                continue
+            except self._errors.BaseError as error:
+                raise self._typed(keys[begin], error) from error
+
+    def _refuse_missing_bucket(self, key: str, error: Exception) -> None:
+        if "NoSuchBucket" in str(error):
+            raise self._typed(key, error) from error
+
+    def _typed(self, key: str, error: Exception) -> RemoteStoreRefused | RemoteStoreUnavailable:
+        lasting = (
+            FileNotFoundError,
+            self._errors.NotFoundError,
+            self._errors.PermissionDeniedError,
+            self._errors.UnauthenticatedError,
+            self._errors.NotSupportedError,
+        )
+        kind = RemoteStoreRefused if isinstance(error, lasting) else RemoteStoreUnavailable
+        return kind(f"{key}: {_first_line(error)}")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0][:300]

@@ -1,0 +1,102 @@
+"""An object store in a directory that machines share: create-only by hard links, files and folders synced."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+
+from pulsar_ray.errors import RemoteStoreRefused, RemoteStoreUnavailable
+
+_UNFINISHED = ".unfinished"
+
+
+class FileStore:
+    """The `file://` store; a name is a path below its root."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def create(self, key: str, body: bytes) -> bool:
+        """Write and sync a file of another name, and give it its name by a link, which replaces nothing."""
+        target = self._path(key)
+        unfinished = self._root / _UNFINISHED / uuid.uuid4().hex
+        try:
+            self._make_folder(unfinished.parent)
+            self._make_folder(target.parent)
+            try:
+                with unfinished.open("xb") as file:
+                    file.write(body)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.link(unfinished, target)
+            except FileExistsError:
+                _sync(target.parent)  # whose link it is may have crashed before it synced
+                return False
+            finally:
+                unfinished.unlink(missing_ok=True)
+            _sync(target.parent)
+        except PermissionError as error:
+            raise RemoteStoreRefused(f"{target}: {error.strerror}") from error
+        except OSError as error:
+            raise RemoteStoreUnavailable(f"{target}: {error.strerror}") from error
+        return True
+
+    def get(self, key: str) -> bytes | None:
+        """Return a file's bytes, None if there is none."""
+        try:
+            return self._path(key).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise RemoteStoreUnavailable(f"{key}: {error.strerror}") from error
+
+    def head(self, key: str) -> int | None:
+        """Return a file's length, None if there is none."""
+        try:
+            return self._path(key).stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise RemoteStoreUnavailable(f"{key}: {error.strerror}") from error
+
+    def list(self, prefix: str) -> list[str]:
+        """Return the sorted names below a folder."""
+        failed: list[OSError] = []
+        found = [
+            (Path(folder) / name).relative_to(self._root).as_posix()
+            for folder, _, names in os.walk(self._path(prefix), onerror=failed.append)
+            for name in names
+        ]
+        for error in failed:
+            if not isinstance(error, FileNotFoundError):
+                raise RemoteStoreUnavailable(f"{prefix}: {error.strerror}") from error
+        return sorted(found)
+
+    def delete(self, keys: tuple[str, ...]) -> None:
+        """Delete the files that are there; folders stay, since others may be writing into them."""
+        for key in keys:
+            try:
+                self._path(key).unlink(missing_ok=True)
+            except OSError as error:
+                raise RemoteStoreUnavailable(f"{key}: {error.strerror}") from error
+
+    def _path(self, key: str) -> Path:
+        if any(part in ("", ".", "..") for part in key.removesuffix("/").split("/")):
+            raise RemoteStoreRefused(f"{key!r} is no name of an object")
+        return self._root / key
+
+    def _make_folder(self, folder: Path) -> None:
+        if folder.is_dir():
+            return
+        self._make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _sync(folder.parent)
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

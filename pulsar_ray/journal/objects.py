@@ -1,0 +1,199 @@
+"""Names and bytes of the journal's objects: versioned, bounded, with a checksum over everything (ADR 0124).
+
+    magic 4 | version 1 | kind 1 | msgpack body | xxh3_64 8
+
+An object is written once, create-only; its nonce tells its writer from others.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import msgpack
+
+from pulsar_ray.errors import JournalDamaged
+from pulsar_ray.format.checksum import checksum
+
+MAGIC = b"PRJ1"
+VERSION = 1
+MAX_OBJECT_BYTES = 64 * 1024 * 1024
+_HEAD = struct.Struct("<4sBB")
+_SUM = struct.Struct("<Q")
+DATA, NEXT, SEALED = "data", "next", "sealed"
+_KINDS = {"journal": 1, "index": 2, "catalog": 3, "snapshot": 4, "piece": 5}
+
+
+class Place(NamedTuple):
+    """Where an object of a store's journal lies: the life that wrote it, and its number."""
+
+    life: int
+    number: int
+
+
+def journal_key(store: str, place: Place) -> str:
+    """Return the name of one object of a store's journal."""
+    return f"{journal_prefix(store)}{place.life:010d}/{place.number:012d}"
+
+
+def journal_prefix(store: str) -> str:
+    """Return what all names of a store's journal begin with."""
+    return f"journal/{store}/"
+
+
+def place_of(key: str) -> Place:
+    """Return the place that a journal object's name tells."""
+    _, _, life, number = key.split("/")
+    return Place(int(life), int(number))
+
+
+def index_key(store: str, number: int) -> str:
+    """Return the name of a store's index of that number."""
+    return f"index/{store}/{number:012d}"
+
+
+def catalog_key(number: int) -> str:
+    """Return the name of the catalog's entry of that number."""
+    return f"catalog/{number:012d}"
+
+
+def pieces_prefix(partition: str) -> str:
+    """Return what the names of all pieces of a partition's logs begin with."""
+    return f"segments/{quote(partition, safe='')}/"
+
+
+def piece_key(partition: str, file: str, start: int, end: int) -> str:
+    """Return the name of the object with these bytes of a log file."""
+    return f"{pieces_prefix(partition)}{file}/{start:014d}-{end:014d}"
+
+
+def ledger_of(file: str) -> int | None:
+    """Return the ledger of a log file named `ledger-index`, None for any other file."""
+    ledger, dash, index = file.partition("-")
+    return int(ledger) if dash and ledger.isdigit() and index.isdigit() else None
+
+
+@dataclass(frozen=True)
+class Append:
+    """Some bytes at an offset of a partition's file, and what they mean to a reader of the journal."""
+
+    partition: str
+    file: str
+    offset: int
+    data: bytes = b""
+    mark: tuple[Any, ...] = ()
+    """("adopt", state), ("drop", term), ("front", ledger) or ("leave", term)."""
+
+    @property
+    def end(self) -> int:
+        return self.offset + len(self.data)
+
+
+@dataclass(frozen=True)
+class JournalObject:
+    """One object of a life: appends in order, or the life's end."""
+
+    nonce: bytes
+    kind: str
+    life: int
+    appends: tuple[Append, ...] = ()
+
+
+@dataclass(frozen=True)
+class IndexObject:
+    """Where reading begins, and the files of all partitions as they are at that place."""
+
+    nonce: bytes
+    start: Place
+    states: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CatalogEntry:
+    """One decision: an owner of a partition, the end of a store, or what the controller decided."""
+
+    nonce: bytes
+    kind: str
+    partition: str = ""
+    store: str = ""
+    term: int = 0
+    decision: bytes = b""
+
+
+def _pack(kind: str, body: Any) -> bytes:
+    head = _HEAD.pack(MAGIC, VERSION, _KINDS[kind]) + msgpack.packb(body, use_bin_type=True)
+    if len(head) > MAX_OBJECT_BYTES:
+        raise ValueError(f"an object of {len(head)} bytes is larger than {MAX_OBJECT_BYTES}")
+    packed: bytes = head + _SUM.pack(checksum(head))
+    return packed
+
+
+def _unpack(kind: str, key: str, stored: bytes) -> Any:
+    if len(stored) < _HEAD.size + _SUM.size or len(stored) > MAX_OBJECT_BYTES + _SUM.size:
+        raise JournalDamaged(f"{key} has {len(stored)} bytes")
+    body = memoryview(stored)[: -_SUM.size]
+    magic, version, found = _HEAD.unpack_from(body)
+    if magic != MAGIC or found != _KINDS[kind]:
+        raise JournalDamaged(f"{key} is not an object of kind {kind}")
+    if _SUM.unpack(stored[-_SUM.size :])[0] != checksum(body):
+        raise JournalDamaged(f"the checksum of {key} does not match its bytes")
+    if version != VERSION:
+        raise JournalDamaged(f"{key} was written by a later version, {version}")
+    return msgpack.unpackb(body[_HEAD.size :], raw=False, strict_map_key=False, use_list=False)
+
+
+def pack_journal(item: JournalObject) -> bytes:
+    """Return the bytes of an object of a journal."""
+    appends = [(a.partition, a.file, a.offset, a.data, a.mark) for a in item.appends]
+    return _pack("journal", (item.nonce, item.kind, item.life, appends))
+
+
+def unpack_journal(key: str, stored: bytes) -> JournalObject:
+    """Read an object of a journal, or raise `JournalDamaged`."""
+    try:
+        nonce, kind, life, appends = _unpack("journal", key, stored)
+        return JournalObject(nonce, kind, life, tuple(Append(*a) for a in appends))
+    except (ValueError, TypeError) as error:
+        raise JournalDamaged(f"{key} cannot be read: {error}") from error
+
+
+def pack_index(item: IndexObject) -> bytes:
+    """Return the bytes of an index."""
+    return _pack("index", (item.nonce, tuple(item.start), item.states))
+
+
+def unpack_index(key: str, stored: bytes) -> IndexObject:
+    """Read an index, or raise `JournalDamaged`."""
+    try:
+        nonce, start, states = _unpack("index", key, stored)
+        return IndexObject(nonce, Place(*start), states)
+    except (ValueError, TypeError) as error:
+        raise JournalDamaged(f"{key} cannot be read: {error}") from error
+
+
+def pack_entry(item: CatalogEntry) -> bytes:
+    """Return the bytes of an entry of the catalog."""
+    return _pack("catalog", (item.nonce, item.kind, item.partition, item.store, item.term, item.decision))
+
+
+def unpack_entry(key: str, stored: bytes) -> CatalogEntry:
+    """Read an entry of the catalog, or raise `JournalDamaged`."""
+    try:
+        return CatalogEntry(*_unpack("catalog", key, stored))
+    except (ValueError, TypeError) as error:
+        raise JournalDamaged(f"{key} cannot be read: {error}") from error
+
+
+def pack_piece(data: bytes) -> bytes:
+    """Return the bytes of a piece of a log file; the same bytes always make the same object."""
+    return _pack("piece", data)
+
+
+def unpack_piece(key: str, stored: bytes) -> bytes:
+    """Read a piece of a log file, or raise `JournalDamaged`."""
+    try:
+        return bytes(_unpack("piece", key, stored))
+    except (ValueError, TypeError) as error:
+        raise JournalDamaged(f"{key} cannot be read: {error}") from error

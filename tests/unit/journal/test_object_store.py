@@ -1,0 +1,152 @@
+"""One suite for every object store: a shared directory, and a bucket of an S3 server of this machine."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+from pulsar_ray.errors import RemoteStoreNotInstalled, RemoteStoreRefused, RemoteStoreUnavailable
+from pulsar_ray.journal.bucket import open_object_store
+from pulsar_ray.journal.object_store import ObjectStore, carry_out, prove
+from pulsar_ray.journal.requests import CREATED, EXISTS, UNKNOWN, Create, Delete, Get, ListKeys
+
+KEYS = {"access_key_id": "a", "secret_access_key": "b", "region": "us-east-1"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    moto = ThreadedMotoServer(port=0, verbose=False)
+    moto.start()
+    host, port = moto.get_host_and_port()
+    url = f"http://{host}:{port}"
+    boto3.client(
+        "s3",
+        endpoint_url=url,
+        region_name="us-east-1",
+        aws_access_key_id="a",
+        aws_secret_access_key="b",
+    ).create_bucket(Bucket="bucket")
+    yield url
+    moto.stop()
+
+
+def bucket(server: str, url: str = "s3://bucket/some/prefix") -> ObjectStore:
+    return open_object_store(url, endpoint=server, client_options={"allow_http": True}, **KEYS)
+
+
+@pytest.fixture(params=["file", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    if request.param == "file":
+        return open_object_store(f"file://{tmp_path}/shared")
+    return bucket(request.getfixturevalue("server"), f"s3://bucket/{tmp_path.name}")
+
+
+def test_it_keeps_what_the_journal_rests_on(store: ObjectStore) -> None:
+    prove(store, "once")
+    prove(store, "once")  # and leaves nothing behind
+
+
+def test_an_object_is_created_once_and_never_overwritten(store: ObjectStore) -> None:
+    assert store.create("journal/a/1", b"mine")
+    assert not store.create("journal/a/1", b"other")
+    assert (store.get("journal/a/1"), store.head("journal/a/1")) == (b"mine", 4)
+
+
+def test_one_of_many_writers_of_a_name_wins(store: ObjectStore) -> None:
+    gate = threading.Barrier(8)
+
+    def write(n: int) -> bool:
+        gate.wait()
+        return store.create("catalog/7", b"%d" % n)
+
+    with ThreadPoolExecutor(8) as pool:
+        won = list(pool.map(write, range(8)))
+    assert won.count(True) == 1
+    assert store.get("catalog/7") == b"%d" % won.index(True)
+
+
+def test_names_are_listed_in_order_and_below_their_folder_only(store: ObjectStore) -> None:
+    for key in ("journal/a/2", "journal/a/1", "journal/ab/1"):
+        store.create(key, b"")
+    assert store.list("journal/a/") == ["journal/a/1", "journal/a/2"]
+    assert store.list("index/a/") == []
+
+
+def test_what_is_deleted_is_absent_and_may_be_deleted_again(store: ObjectStore) -> None:
+    store.create("journal/a/1", b"x")
+    store.delete(("journal/a/1", "journal/a/2"))
+    store.delete(("journal/a/1",))
+    assert (store.get("journal/a/1"), store.head("journal/a/1"), store.list("journal/")) == (None, None, [])
+
+
+def test_requests_of_tasks_get_their_answers(store: ObjectStore) -> None:
+    create = Create("journal/a/1", b"x")
+    assert [carry_out(store, create), carry_out(store, create)] == [CREATED, EXISTS]
+    assert carry_out(store, Get("journal/a/1")) == b"x"
+    assert carry_out(store, ListKeys("journal/")) == ["journal/a/1"]
+    assert carry_out(store, Delete(("journal/a/1",))) is None
+
+
+class OverwritingStore:
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+
+    def create(self, key: str, body: bytes) -> bool:
+        self.objects[key] = body
+        return True
+
+    def get(self, key: str) -> bytes | None:
+        return self.objects.get(key)
+
+    def head(self, key: str) -> int | None:
+        return len(self.objects[key])
+
+    def list(self, prefix: str) -> list[str]:
+        return sorted(k for k in self.objects if k.startswith(prefix))
+
+    def delete(self, keys: tuple[str, ...]) -> None:
+        for key in keys:
+            self.objects.pop(key, None)
+
+
+def test_a_store_that_overwrites_is_refused() -> None:
+    with pytest.raises(RemoteStoreRefused, match="overwrites"):
+        prove(OverwritingStore(), "n")
+
+
+def test_a_bucket_that_is_not_there_is_refused(server: str) -> None:
+    with pytest.raises(RemoteStoreRefused):
+        bucket(server, "s3://nowhere/x").create("a", b"")
+    with pytest.raises(RemoteStoreRefused):
+        bucket(server, "s3://nowhere/x").get("a")
+
+
+def test_a_server_that_is_away_leaves_the_fate_unknown() -> None:
+    away = bucket("http://127.0.0.1:9")
+    with pytest.raises(RemoteStoreUnavailable):
+        away.create("a", b"")
+    assert carry_out(away, Get("a")) is UNKNOWN
+
+
+@pytest.mark.parametrize("url", ["ftp://x/y", "s3:///y", "file://relative/path", "nothing"])
+def test_other_addresses_are_refused(url: str) -> None:
+    with pytest.raises(RemoteStoreRefused):
+        open_object_store(url)
+
+
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(RemoteStoreNotInstalled, match=r"pip install \"pulsar-ray\[remote\]\""):
+        open_object_store("s3://bucket/x")
+
+
+def test_names_do_not_leave_the_directory(tmp_path: Path) -> None:
+    with pytest.raises(RemoteStoreRefused):
+        open_object_store(f"file://{tmp_path}").get("journal/../../x")
