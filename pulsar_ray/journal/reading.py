@@ -1,0 +1,136 @@
+"""Reading a store's journal, and writing what may be there only once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pulsar_ray.errors import JournalDamaged
+from pulsar_ray.journal.objects import (
+    NEXT,
+    SEALED,
+    IndexObject,
+    JournalObject,
+    Place,
+    journal_key,
+    pack_journal,
+    unpack_index,
+    unpack_journal,
+)
+from pulsar_ray.journal.partition_state import PartitionState, apply
+from pulsar_ray.journal.requests import (
+    CREATED,
+    EXISTS,
+    UNKNOWN,
+    Backoff,
+    Create,
+    Get,
+    ListKeys,
+    Task,
+    Wait,
+    ask,
+)
+
+NO_INDEX = IndexObject(b"", Place(0, 0))
+
+
+@dataclass(frozen=True)
+class Walk:
+    """What a reader found: the files, where the journal ends, and whether it ends for ever."""
+
+    states: dict[str, PartitionState]
+    place: Place
+    is_sealed: bool
+    is_foreign: bool
+    index_number: int
+
+
+def is_own(found: bytes, body: bytes) -> bool:
+    """Whether an object that exists is the one that was to be created: its nonce is in its bytes."""
+    return found == body
+
+
+def create(key: str, body: bytes) -> Task[bytes | None]:
+    """Create an object, whatever happens to requests; return None, or the other's bytes that are there."""
+    backoff = Backoff()
+    while (answer := (yield Create(key, body))) != CREATED:
+        if answer == EXISTS:
+            found = yield from ask(Get(key))
+            if found is not None:
+                return None if is_own(found, body) else found
+        elif answer is not UNKNOWN:
+            raise TypeError(f"no answer to a Create: {answer!r}")
+        yield Wait(backoff.next_seconds())
+    return None
+
+
+def newest_index(store: str) -> Task[tuple[int, IndexObject]]:
+    """Return the index that counts: the one with the highest number."""
+    while names := (yield from ask(ListKeys(f"index/{store}/"))):
+        stored = yield from ask(Get(names[-1]))
+        if stored is not None:  # else a newer one has just replaced it
+            return int(names[-1].rpartition("/")[2]), unpack_index(names[-1], stored)
+    return -1, NO_INDEX
+
+
+def is_foreign(life: int, closing: JournalObject | None) -> bool:
+    """Whether a journal has a life that a store with this end can not have had before."""
+    return closing is not None and closing.kind == NEXT and life >= closing.life
+
+
+def has_passed(index: IndexObject, place: Place) -> bool:
+    """Whether the place lies behind an index: what is absent there may only have been deleted."""
+    return index.start > place
+
+
+def ends_journal(found: JournalObject) -> bool:
+    """Whether nothing behind this object is ever read."""
+    return found.kind == SEALED
+
+
+def walk(store: str, closing: JournalObject | None = None) -> Task[Walk]:
+    """Read a journal from the newest index to its end, which `closing` makes at the first absent number."""
+    while True:
+        number, index = yield from newest_index(store)
+        states = {p: PartitionState.unpack(packed) for p, packed in index.states.items()}
+        found, wrong = yield from _walk_from(store, index.start, states, closing)
+        # What was deleted meanwhile looks absent, and could even be created again. A newer index tells.
+        _, newest = yield from newest_index(store)
+        if not has_passed(newest, found.place):
+            if wrong is not None:
+                raise wrong
+            return Walk(states, found.place, found.is_sealed, found.is_foreign, number)
+
+
+def _walk_from(
+    store: str, place: Place, states: dict[str, PartitionState], closing: JournalObject | None
+) -> Task[tuple[Walk, JournalDamaged | None]]:
+    wrong: JournalDamaged | None = None
+    sealed, foreign = False, is_foreign(place.life, closing)
+    while not foreign:
+        item = yield from _read_or_close(store, place, closing)
+        if item is None or (closing is not None and item.nonce == closing.nonce):
+            sealed = closing is not None and closing.kind == SEALED
+            break
+        if ends_journal(item):
+            sealed = True
+            break
+        foreign = is_foreign(item.life, closing)
+        if foreign:
+            break
+        for append in item.appends:
+            try:
+                apply(states, append)
+            except JournalDamaged as error:
+                wrong = wrong or error
+        place = Place(item.life, 0) if item.kind == NEXT else Place(place.life, place.number + 1)
+    return Walk(states, place, sealed, foreign, -1), wrong
+
+
+def _read_or_close(store: str, place: Place, closing: JournalObject | None) -> Task[JournalObject | None]:
+    key = journal_key(store, place)
+    stored = yield from ask(Get(key))
+    if stored is None and closing is not None:
+        stored = yield from create(key, pack_journal(closing))
+        if stored is None:
+            return closing
+    return None if stored is None else unpack_journal(key, stored)

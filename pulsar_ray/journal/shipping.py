@@ -1,0 +1,141 @@
+"""Shipping: what is synced here becomes objects of this life, in order, several under way."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from pulsar_ray.journal.objects import DATA, Append, JournalObject, Place, journal_key, pack_journal
+from pulsar_ray.journal.reading import create
+from pulsar_ray.journal.requests import Task
+
+READ = Callable[[str, str, int, int], bytes]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """When a new object is begun."""
+
+    object_bytes: int = 8 * 1024 * 1024
+    under_way: int = 8
+    sync_seconds: float = 0.005
+    seconds: float = 0.25
+    queued_appends: int = 100_000
+
+
+@dataclass
+class Queued:
+    """An append that waits: its bytes are read from the file when it goes."""
+
+    append: Append
+    length: int
+    turn: int
+    since: float
+
+
+class Shipping:
+    """One life's objects: it decides when the next one begins, and what is in the prefix."""
+
+    def __init__(self, store: str, life: int, cut: Cut, read: READ, nonce: Callable[[], bytes]) -> None:
+        self.store, self.life, self.cut = store, life, cut
+        self._read, self._nonce = read, nonce
+        self._queue: deque[Queued] = deque()
+        self._queued_bytes = 0
+        self._flying: dict[int, list[Queued]] = {}
+        self._done: set[int] = set()
+        self.next_number = self.prefix = 0
+        self.turn = self.shipped = 0
+        self.is_deposed = False
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more may be queued; memory is bounded by it."""
+        return len(self._queue) < self.cut.queued_appends
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that was queued is shipped."""
+        return self.shipped == self.turn
+
+    def queue(self, now: float, append: Append, length: int = 0) -> int:
+        """Queue an append that is synced here; return its turn."""
+        self.turn += 1
+        last = self._queue[-1] if self._queue else None
+        if last and not append.mark and not last.append.mark and _goes_on(last, append):
+            last.length += length
+            last.turn = self.turn
+        else:
+            self._queue.append(Queued(append, length, self.turn, now))
+        self._queued_bytes += length
+        return self.turn
+
+    def due_seconds(self, now: float, waits_for_sync: bool) -> float | None:
+        """Return in how many seconds the next object begins, None if nothing waits or all are under way."""
+        if not self._queue or self.next_number >= self.prefix + self.cut.under_way:
+            return None
+        if self._queued_bytes >= self.cut.object_bytes:
+            return 0.0
+        bound = self.cut.sync_seconds if waits_for_sync else self.cut.seconds
+        return max(0.0, self._queue[0].since + bound - now)
+
+    def begin(self, now: float, waits_for_sync: bool) -> list[Task[list[Queued]]]:
+        """Return the tasks that ship what is due; each returns the appends that came into the prefix."""
+        tasks = []
+        while not self.is_deposed and self.due_seconds(now, waits_for_sync) == 0.0:
+            tasks.append(self._put(self.next_number, self._take()))
+            self.next_number += 1
+        return tasks
+
+    def _take(self) -> list[Queued]:
+        batch: list[Queued] = []
+        room = self.cut.object_bytes
+        while self._queue and (not batch or self._queue[0].length <= room):
+            item = self._queue.popleft()
+            if item.length > self.cut.object_bytes:  # the rest of it begins the next object
+                rest = replace(item.append, offset=item.append.offset + self.cut.object_bytes)
+                self._queue.appendleft(
+                    Queued(rest, item.length - self.cut.object_bytes, item.turn, item.since)
+                )
+                item = Queued(item.append, self.cut.object_bytes, 0, item.since)
+            room -= item.length
+            self._queued_bytes -= item.length
+            batch.append(item)
+        self._flying[self.next_number] = batch
+        return batch
+
+    def _put(self, number: int, batch: list[Queued]) -> Task[list[Queued]]:
+        appends = tuple(self._with_bytes(item) for item in batch)
+        body = pack_journal(JournalObject(self._nonce(), DATA, self.life, appends))
+        other = yield from create(journal_key(self.store, Place(self.life, number)), body)
+        if other is not None:
+            self.depose()  # it can only be an end, and what is behind an end is read by nobody
+            return []
+        return self.completed(number)
+
+    def depose(self) -> None:
+        """Note that this life is over: it ships and answers nothing more."""
+        self.is_deposed = True
+
+    def completed(self, number: int) -> list[Queued]:
+        """Note that an object is there; return the appends that are in the prefix now."""
+        self._done.add(number)
+        durable = []
+        while self.prefix in self._done:
+            self._done.discard(self.prefix)
+            for item in self._flying.pop(self.prefix):
+                self.shipped = max(self.shipped, item.turn)
+                durable.append(item)
+            self.prefix += 1
+        return durable
+
+    def _with_bytes(self, item: Queued) -> Append:
+        if not item.length:
+            return item.append
+        a = item.append
+        return replace(a, data=self._read(a.partition, a.file, a.offset, a.offset + item.length))
+
+
+def _goes_on(last: Queued, append: Append) -> bool:
+    same = (last.append.partition, last.append.file) == (append.partition, append.file)
+    return same and last.append.offset + last.length == append.offset

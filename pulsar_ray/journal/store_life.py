@@ -1,0 +1,457 @@
+"""One life of a store: it compares, ships, serves what the catalog gives, tells its files, ends (ADR 0124).
+
+It decides only: tasks and actions are taken from it and carried out by others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from pulsar_ray.errors import JournalDamaged
+from pulsar_ray.format.checksum import checksum
+from pulsar_ray.journal.catalog import NOBODY, Catalog
+from pulsar_ray.journal.objects import (
+    NEXT,
+    Append,
+    CatalogEntry,
+    IndexObject,
+    JournalObject,
+    Place,
+    index_key,
+    journal_key,
+    journal_prefix,
+    ledger_of,
+    pack_index,
+    pack_piece,
+    piece_key,
+    pieces_prefix,
+    place_of,
+    unpack_index,
+    unpack_piece,
+)
+from pulsar_ray.journal.partition_state import FileState, PartitionState, apply
+from pulsar_ray.journal.reading import create, newest_index, walk
+from pulsar_ray.journal.receipts import Receipts
+from pulsar_ray.journal.requests import Delete, Get, ListKeys, SyncDirectory, Task, Wait, ask
+from pulsar_ray.journal.shipping import Cut, Queued, Shipping
+
+PIECE_BYTES = 8 * 1024 * 1024
+
+
+class Directory(Protocol):
+    """A store's directory: what is synced here."""
+
+    def partitions(self) -> list[str]:
+        """Return the partitions that are here."""
+
+    def term(self, partition: str) -> int:
+        """Return the term in which the partition is here."""
+
+    def front(self, partition: str) -> int:
+        """Return the first ledger that is not trimmed."""
+
+    def left(self, partition: str) -> set[int]:
+        """Return the terms in which the partition left."""
+
+    def lengths(self, partition: str) -> dict[str, int]:
+        """Return the lengths of the files."""
+
+    def read(self, partition: str, file: str, start: int, end: int) -> bytes:
+        """Return bytes of a file, fewer if they are not there."""
+
+    def recover(self, partition: str) -> None:
+        """Recover the partition's files and sync them; delete nothing that the manifest lists."""
+
+    def discard_staged(self, partition: str) -> None:
+        """Forget what was staged and not installed."""
+
+    def stage(self, partition: str, file: str, data: bytes) -> None:
+        """Add bytes to a file that will be installed."""
+
+    def install(self, partition: str, term: int, front: int) -> None:
+        """Put the staged files in the place of what is here, wholly or not at all, and recover them."""
+
+    def remove(self, partition: str, term: int) -> None:
+        """Remove the partition if it is here in that term."""
+
+    def unlink(self, partition: str, front: int) -> None:
+        """Remove the logs of ledgers before `front`."""
+
+
+@dataclass(frozen=True)
+class Serve:
+    """The partition may be served from now on."""
+
+    partition: str
+
+
+@dataclass(frozen=True)
+class Deposed:
+    """This life is over; `is_set_aside` if nothing of the directory may be served again."""
+
+    is_set_aside: bool
+
+
+@dataclass
+class StoreLife:
+    """The journal's side of a store's process; its life was raised and synced before."""
+
+    store: str
+    life: int
+    directory: Directory
+    nonce: Callable[[], bytes]
+    lag_bound_seconds: float = 30.0
+    cut: Cut = field(default_factory=Cut)
+    inline_bytes: int = 64 * 1024
+
+    def __post_init__(self) -> None:
+        self.shipping = Shipping(self.store, self.life, self.cut, self.directory.read, self.nonce)
+        self.receipts = Receipts(self.lag_bound_seconds)
+        self.catalog = Catalog()
+        self.mirror: dict[str, PartitionState] = {}
+        self.is_ready = False
+        self.serving: set[str] = set()
+        self._busy: set[str] = set()
+        self._dropping: set[tuple[str, int]] = set()
+        self._index_number = -1
+        self._is_checkpointing = False
+        self._tasks: list[Task[Any]] = []
+        self._actions: list[Serve | Deposed] = []
+        self._now = 0.0
+
+    # ---- what a shell calls
+    def advance(self, now: float) -> tuple[list[Task[Any]], list[Serve | Deposed], list[Any]]:
+        """Return the tasks to run, what happened to partitions, and the receipts to give."""
+        self._now = now
+        for put in self.shipping.begin(now, self.receipts.waits_for_sync):
+            self._tasks.append(self._ship(put))
+        given = [] if self.shipping.is_deposed else self.receipts.release(now, self.shipping.shipped)
+        tasks, self._tasks = self._tasks, []
+        actions, self._actions = self._actions, []
+        return tasks, actions, given
+
+    def synced(
+        self, now: float, append: Append, length: int, receipt: Any = None, durability: str = ""
+    ) -> None:
+        """Queue what is synced here, and let its receipt wait; what is not to be shipped never comes here."""
+        turn = self.shipping.queue(now, append, length)
+        if receipt is not None:
+            self.receipts.ask(turn, receipt, durability)
+
+    def start(self) -> Task[None]:
+        """Close the former life, compare, ship what is only here, and then be ready."""
+        found = yield from walk(self.store, JournalObject(self.nonce(), NEXT, self.life))
+        if found.is_sealed or found.is_foreign or self._lacks(found.states):
+            self._depose(is_set_aside=True)
+            return
+        self._index_number = found.index_number
+        self.mirror = found.states
+        for state in self.mirror.values():
+            for file in state.files.values():
+                file.tail = None
+        for partition in sorted(self.directory.partitions()):
+            self.directory.recover(partition)
+            yield from self._ship_missing(partition)
+        yield from self.until_shipped()
+        yield from self.catalog.read()
+        self.is_ready = True
+        self.settle()
+
+    def look(self) -> Task[None]:
+        """See whether an idle life was sealed, and what was decided meanwhile."""
+        number = self.shipping.next_number
+        if self.shipping.prefix == number:
+            stored = yield from ask(Get(journal_key(self.store, Place(self.life, number))))
+            if stored is not None and self.shipping.next_number == number:
+                self._depose()
+                return
+        yield from self.catalog.read()
+        self.settle()
+
+    def leave(self, partition: str) -> Task[None]:
+        """Wait until all is shipped of a partition that stopped, its `leave` included."""
+        yield from self.until_shipped()
+        self.serving.discard(partition)
+        yield from self.catalog.read()
+
+    def adopt(self, partition: str, source: CatalogEntry) -> Task[None]:
+        """Restore a partition that its owner left, or whose owner is sealed; ship it; claim it."""
+        if not self.is_ready or partition in self._busy or partition in self.serving:
+            return
+        if self._is_newer(partition, source):
+            return
+        self._busy.add(partition)
+        state = yield from self._restore(partition, source)
+        if state is not None:
+            self.directory.install(partition, source.term + 1, state.front)
+            packed = yield from self._adoption(partition)
+            yield SyncDirectory(partition)
+            self.shipping.queue(self._now, Append(partition, "", 0, mark=("adopt", packed)))
+            yield from self.until_shipped()
+            yield from self._claim(partition)
+        self._busy.discard(partition)
+
+    def checkpoint(self) -> Task[None]:
+        """Tell the files as the shipped prefix has them; when that is durable, what is before it may go."""
+        if self._is_checkpointing or not self.is_ready:
+            return
+        self._is_checkpointing = True
+        try:
+            yield from self._checkpoint(Place(self.life, self.shipping.prefix))
+        finally:
+            self._is_checkpointing = False
+
+    def until_shipped(self) -> Task[None]:
+        """Wait until everything that was queued so far is in the prefix."""
+        turn = self.shipping.turn
+        while self.shipping.shipped < turn:
+            yield Wait(0.5)
+
+    # ---- a new life
+    def _lacks(self, states: dict[str, PartitionState]) -> bool:
+        """Whether something shipped is not here, byte for byte: a backup, or a disk that lied."""
+        here = set(self.directory.partitions())
+        return any(p not in here or self._lacks_of(p, state) for p, state in states.items())
+
+    def _lacks_of(self, partition: str, state: PartitionState) -> bool:
+        if self.directory.term(partition) != state.term:
+            return self.directory.term(partition) < state.term
+        return any(self._differs(partition, name, file) for name, file in state.files.items())
+
+    def _differs(self, partition: str, name: str, file: FileState) -> bool:
+        for start, end, total in file.pieces:
+            data = self.directory.read(partition, name, start, end)
+            if len(data) < end - start or checksum(data) != total:
+                return True
+        return self.directory.read(partition, name, file.base, file.length) != bytes(file.tail or b"")
+
+    def _ship_missing(self, partition: str) -> Task[None]:
+        """Queue what the journal lacks: logs, then the manifest, then cursors."""
+        mirror, now = self.mirror.get(partition), self._now
+        if mirror is None or mirror.term != self.directory.term(partition):
+            packed = yield from self._adoption(partition)
+            self.shipping.queue(now, Append(partition, "", 0, mark=("adopt", packed)))
+            return
+        lengths = self.directory.lengths(partition)
+        for file in in_order(lengths):
+            known = mirror.files[file].length if file in mirror.files else 0
+            if lengths[file] > known or file not in mirror.files:
+                self.shipping.queue(now, Append(partition, file, known), lengths[file] - known)
+            if file == "manifest":
+                self._queue_marks(partition, mirror)
+
+    def _queue_marks(self, partition: str, mirror: PartitionState) -> None:
+        if (front := self.directory.front(partition)) > mirror.front:
+            self.shipping.queue(self._now, Append(partition, "", 0, mark=("front", front)))
+        for term in sorted(self.directory.left(partition) - mirror.left):
+            self.shipping.queue(self._now, Append(partition, "", 0, mark=("leave", term)))
+
+    # ---- serving, claiming, dropping
+    def settle(self) -> None:
+        """Serve, claim or drop, as the catalog says.
+
+        A copy stays until its term is decided: a former life's claim may still arrive.
+        """
+        here = set(self.directory.partitions())
+        for partition in sorted(here | self.mirror.keys()):
+            if partition in self._busy or partition in self.serving:
+                continue
+            is_here, owner = partition in here, self.catalog.owner(partition)
+            term = self.directory.term(partition) if is_here else self.mirror[partition].term
+            if (owner.store, owner.term) == (self.store, term):
+                if is_here and term not in self.directory.left(partition):
+                    self._serve(partition)
+            elif owner.term >= term:
+                self._drop(partition, term)
+            elif is_here and self.store not in self.catalog.sealed:
+                self._tasks.append(self._claim(partition))
+
+    def _serve(self, partition: str) -> None:
+        self.serving.add(partition)
+        self._actions.append(Serve(partition))
+
+    def _drop(self, partition: str, term: int) -> None:
+        if (partition, term) not in self._dropping:
+            self._dropping.add((partition, term))
+            self.shipping.queue(self._now, Append(partition, "", 0, mark=("drop", term)))
+
+    def _claim(self, partition: str) -> Task[None]:
+        self._busy.add(partition)
+        yield from self.catalog.read()
+        while self._may_claim(partition):
+            term = self.directory.term(partition)
+            entry = CatalogEntry(self.nonce(), "owner", partition, self.store, term)
+            yield from self.catalog.enter(entry)
+        self._busy.discard(partition)
+        self.settle()
+
+    def _may_claim(self, partition: str) -> bool:
+        if partition not in self.directory.partitions() or self.store in self.catalog.sealed:
+            return False
+        return self.catalog.owner(partition).term == self.directory.term(partition) - 1
+
+    # ---- taking over
+    def _is_newer(self, partition: str, source: CatalogEntry) -> bool:
+        """Whether it is here in a later term: who asks is behind the time."""
+        return partition in self.directory.partitions() and self.directory.term(partition) > source.term
+
+    def _restore(self, partition: str, source: CatalogEntry) -> Task[PartitionState | None]:
+        if source == NOBODY:
+            self.directory.discard_staged(partition)
+            return PartitionState(0)
+        found = yield from walk(source.store)
+        state = found.states.get(partition)
+        if state is None or state.term < source.term:
+            return None
+        if not found.is_sealed and not state.has_left(source.term):
+            return None
+        self.directory.discard_staged(partition)
+        for name, file in state.files.items():
+            self.directory.stage(partition, name, b"")
+            for start, end, _ in file.pieces:
+                key = piece_key(partition, name, start, end)
+                stored = yield from ask(Get(key))
+                if stored is None:  # the partition has moved on
+                    return None
+                self.directory.stage(partition, name, unpack_piece(key, stored))
+            self.directory.stage(partition, name, bytes(file.tail or b""))
+        return state
+
+    def _adoption(self, partition: str) -> Task[Any]:
+        """Upload the logs of a partition that is to be adopted, and return the state of its files."""
+        state = PartitionState(self.directory.term(partition), self.directory.front(partition))
+        state.left = self.directory.left(partition)
+        for name, length in self.directory.lengths(partition).items():
+            state.files[name] = FileState([], length, None)
+        tails = yield from self._upload(partition, state)
+        if tails is None:
+            raise JournalDamaged(f"{partition} changed while it was adopted")
+        return state.pack(tails)
+
+    # ---- shipping, index, deletion
+    def _ship(self, put: Task[list[Queued]]) -> Task[None]:
+        for item in (yield from put):
+            self._durable(item)
+        if self.shipping.is_deposed:
+            self._depose()
+
+    def _durable(self, item: Queued) -> None:
+        """Act on what is in the contiguous prefix, so before any seal."""
+        append = item.append
+        apply(self.mirror, append, item.length)
+        if append.mark[:1] == ("front",):
+            self._tasks.append(self._unlink(append.partition, append.mark[1]))
+        elif append.mark[:1] == ("drop",):
+            self.directory.remove(append.partition, append.mark[1])
+            self._dropping.discard((append.partition, append.mark[1]))
+
+    def _unlink(self, partition: str, front: int) -> Task[None]:
+        self.directory.unlink(partition, front)
+        names = yield from ask(ListKeys(pieces_prefix(partition)))
+        yield Delete(tuple(n for n in names if (ledger_of(n.split("/")[2]) or 0) < front))
+
+    def _upload(self, partition: str, state: PartitionState) -> Task[dict[str, bytes] | None]:
+        """Make pieces of logs, and return the bytes behind them; None if the files are no longer here."""
+        tails = {}
+        for name, file in state.files.items():
+            while ledger_of(name) is not None and file.length - file.base > self.inline_bytes:
+                end = min(file.length, file.base + PIECE_BYTES)
+                data = self.directory.read(partition, name, file.base, end)
+                if len(data) < end - file.base:
+                    return None
+                key, body = piece_key(partition, name, file.base, end), pack_piece(data)
+                if (yield from create(key, body)) is not None:
+                    raise JournalDamaged(f"two contents of one piece: {key}")
+                file.cover(end, checksum(data))
+            if not self._is_here(partition, state.term):
+                return None
+            tails[name] = self.directory.read(partition, name, file.base, file.length)
+            if len(tails[name]) < file.length - file.base:
+                return None
+        return tails
+
+    def _is_here(self, partition: str, term: int) -> bool:
+        return partition in self.directory.partitions() and self.directory.term(partition) == term
+
+    def _told(self) -> dict[str, PartitionState]:
+        """What an index tells: the files as the shipped prefix has them."""
+        return {p: state.copy() for p, state in self.mirror.items()}
+
+    def _checkpoint(self, start: Place) -> Task[None]:
+        packed, told = {}, self._told()
+        for partition, state in told.items():
+            if not self._is_here(partition, state.term):
+                return  # it is being replaced or dropped; the next index will tell
+            tails = yield from self._upload(partition, state)
+            if tails is None:
+                return
+            packed[partition] = state.pack(tails)
+        if not (yield from self._write_index(IndexObject(self.nonce(), start, packed))):
+            return
+        for partition, state in told.items():
+            self._note_pieces(partition, state)
+        yield from self._clear_before(start)
+
+    def _write_index(self, index: IndexObject) -> Task[bool]:
+        while True:
+            key = index_key(self.store, self._index_number + 1)
+            other = yield from create(key, pack_index(index))
+            if other is not None and unpack_index(key, other).start > index.start:
+                self._depose()  # who sealed us has cleared the journal
+                return False
+            self._index_number += 1
+            if other is None:
+                return True  # else it was a former life's, which arrived late
+
+    def _note_pieces(self, partition: str, state: PartitionState) -> None:
+        mirror = self.mirror.get(partition)
+        if mirror is not None and mirror.term == state.term:
+            for name, file in state.files.items():
+                if name in mirror.files:
+                    mirror.files[name].pieces = list(file.pieces)
+
+    def _clear_before(self, start: Place) -> Task[None]:
+        names = yield from ask(ListKeys(journal_prefix(self.store)))
+        yield Delete(tuple(name for name in names if place_of(name) < start))
+        indexes = yield from ask(ListKeys(f"index/{self.store}/"))
+        yield Delete(tuple(indexes[:-1]))
+
+    def _depose(self, is_set_aside: bool = False) -> None:
+        self.shipping.depose()
+        self._actions.append(Deposed(is_set_aside))
+
+
+def in_order(files: dict[str, int]) -> list[str]:
+    """Return files in the order of their shipping: a reader must not see a cursor beyond its log."""
+    return sorted(files, key=lambda f: (2 if ledger_of(f) is None else 0) - (f == "manifest"))
+
+
+def seal(store: str, catalog: Catalog, nonce: Callable[[], bytes]) -> Task[None]:
+    """End a store's journal for ever, and enter that in the catalog."""
+    yield from walk(store, JournalObject(nonce(), "sealed", 0))
+    yield from catalog.read()
+    while store not in catalog.sealed:
+        yield from catalog.enter(CatalogEntry(nonce(), "sealed", store=store))
+
+
+def clear(store: str, catalog: Catalog, nonce: Callable[[], bytes]) -> Task[bool]:
+    """Delete the journal of a sealed store that owns nothing, but for the seal, which stays for ever."""
+    if store not in catalog.sealed or any(e.store == store for e in catalog.owners.values()):
+        return False
+    found = yield from walk(store)
+    if not found.is_sealed:
+        return False
+    number, index = yield from newest_index(store)
+    while index.start < found.place or index.states:
+        number += 1
+        last = IndexObject(nonce(), found.place)
+        key = index_key(store, number)
+        other = yield from create(key, pack_index(last))
+        index = last if other is None else unpack_index(key, other)
+    names = yield from ask(ListKeys(journal_prefix(store)))
+    yield Delete(tuple(name for name in names if place_of(name) != found.place))
+    indexes = yield from ask(ListKeys(f"index/{store}/"))
+    yield Delete(tuple(indexes[:-1]))
+    return True

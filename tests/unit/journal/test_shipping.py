@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import pytest
+
+from pulsar_ray.journal.objects import Append, unpack_journal
+from pulsar_ray.journal.requests import CREATED, EXISTS, UNKNOWN, Create, Get, Wait
+from pulsar_ray.journal.shipping import Cut, Shipping
+
+
+def shipping(**cut: int) -> Shipping:
+    return Shipping("s", 1, Cut(**cut), lambda p, f, start, end: b"x" * (end - start), lambda: b"n")
+
+
+def test_an_object_is_cut_by_time_and_sooner_if_somebody_waits() -> None:
+    ship = shipping()
+    ship.queue(10.0, Append("p", "1-0", 0), 100)
+    assert ship.due_seconds(10.0, waits_for_sync=False) == pytest.approx(0.25)
+    assert ship.due_seconds(10.0, waits_for_sync=True) == pytest.approx(0.005)
+    assert ship.begin(10.1, waits_for_sync=False) == []
+    assert len(ship.begin(10.1, waits_for_sync=True)) == 1
+
+
+def test_full_objects_begin_at_once_up_to_a_number_under_way() -> None:
+    ship = shipping(object_bytes=100, under_way=2)
+    ship.queue(0, Append("p", "1-0", 0), 350)
+    tasks = ship.begin(0, waits_for_sync=False)
+    bodies = [next(task) for task in tasks]
+    spans = []
+    for body in bodies:
+        assert isinstance(body, Create)
+        spans += [(a.offset, a.end) for a in unpack_journal(body.key, body.body).appends]
+    assert spans == [(0, 100), (100, 200)]
+    assert ship.due_seconds(9, waits_for_sync=True) is None
+
+
+def test_appends_that_go_on_in_a_file_are_one() -> None:
+    ship = shipping(object_bytes=100, queued_appends=2)
+    for n in range(50):
+        ship.queue(0, Append("p", "1-0", n), 1)
+    assert ship.has_room
+    (task,) = ship.begin(1, waits_for_sync=False)
+    body = next(task)
+    assert isinstance(body, Create)
+    assert len(unpack_journal(body.key, body.body).appends) == 1
+
+
+def test_nothing_is_shipped_before_all_of_it_is() -> None:
+    ship = shipping(object_bytes=100)
+    ship.queue(0, Append("p", "1-0", 0), 150)
+    ship.begin(1, waits_for_sync=False)
+    assert ship.completed(0)
+    assert ship.shipped == 0
+    assert ship.completed(1)
+    assert ship.is_idle
+
+
+def test_the_prefix_has_no_gap() -> None:
+    ship = shipping(object_bytes=100)
+    for n in range(2):
+        ship.queue(0, Append(f"p{n}", "1-0", 0), 100)
+    ship.begin(1, waits_for_sync=False)
+    assert ship.completed(1) == []
+    assert (ship.prefix, ship.shipped) == (0, 0)
+    assert len(ship.completed(0)) == 2
+    assert (ship.prefix, ship.shipped) == (2, 2)
+
+
+def test_an_unknown_fate_is_repeated_and_ones_own_object_is_a_success() -> None:
+    ship = shipping()
+    ship.queue(0, Append("p", "1-0", 0), 10)
+    (task,) = ship.begin(1, waits_for_sync=False)
+    first = next(task)
+    assert isinstance(first, Create)
+    assert isinstance(task.send(UNKNOWN), Wait)
+    assert task.send(None) == first
+    assert task.send(EXISTS) == Get(first.key)
+    with pytest.raises(StopIteration):
+        task.send(first.body)
+    assert ship.is_idle
+
+
+def test_anothers_object_deposes() -> None:
+    ship = shipping()
+    ship.queue(0, Append("p", "1-0", 0), 10)
+    (task,) = ship.begin(1, waits_for_sync=False)
+    next(task)
+    task.send(EXISTS)
+    with pytest.raises(StopIteration):
+        task.send(b"a seal")
+    assert ship.is_deposed
+    ship.queue(2, Append("p", "1-0", 10), 10)
+    assert ship.begin(9, waits_for_sync=True) == []
+
+
+def test_a_created_object_needs_no_look() -> None:
+    ship = shipping()
+    ship.queue(0, Append("p", "1-0", 0), 10)
+    (task,) = ship.begin(1, waits_for_sync=False)
+    next(task)
+    with pytest.raises(StopIteration):
+        task.send(CREATED)
+    assert ship.shipped == 1
