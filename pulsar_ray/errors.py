@@ -508,13 +508,13 @@ class ProtocolError(ReadError):
 
 
 class RemoteStoreUnavailable(BrokerPersistenceError):
-    """The object store did not answer, or answered that it cannot now; the request may have been done."""
+    """The object store did not answer; the request may have been done."""
 
     retriable = True
 
 
 class RemoteStoreRefused(InvalidConfiguration):
-    """The object store cannot be used: its address, its rights, or what it does with writes is wrong."""
+    """The object store cannot be used, for its address, rights or writes."""
 
 
 class RemoteStoreNotInstalled(RemoteStoreRefused):
@@ -525,7 +525,7 @@ class RemoteStoreNotInstalled(RemoteStoreRefused):
 
 
 class JournalDamaged(ChecksumError):
-    """An object of the journal is not what its writer wrote; its text names the object."""
+    """An object of the journal is not what its writer wrote."""
 
 
 class ForkedClient(AlreadyClosed):

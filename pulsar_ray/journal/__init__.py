@@ -1,1 +1,1 @@
-"""The journal of stores in an object store: logic that waits for nothing itself (ADR 0124)."""
+"""Stores ship their logs into an object store (ADR 0124)."""

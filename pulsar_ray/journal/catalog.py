@@ -1,4 +1,4 @@
-"""The catalog in the bucket: decisions in order, each made by one writer who has read all before it."""
+"""Decisions stand in the bucket in order, each by one who read all before."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def first_ledger(term: int) -> int:
 
 @dataclass
 class Catalog:
-    """What one reader knows of the catalog."""
+    """One reader's knowledge of the catalog."""
 
     length: int = 0
     owners: dict[str, CatalogEntry] = field(default_factory=dict)

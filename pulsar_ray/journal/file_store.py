@@ -1,4 +1,6 @@
-"""An object store in a directory that machines share: create-only by hard links, files and folders synced."""
+"""A directory that machines share serves as an object store.
+
+Writes are create-only by hard links; files and folders are synced."""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ class FileStore:
         self._root = root
 
     def create(self, key: str, body: bytes) -> bool:
-        """Write and sync a file of another name, and give it its name by a link, which replaces nothing."""
+        """Write and sync a file, and give it its name by a link.
+
+        A link replaces nothing.
+        """
         target = self._path(key)
         unfinished = self._root / _UNFINISHED / uuid.uuid4().hex
         try:

@@ -1,4 +1,4 @@
-"""What the journal asks of an object store, and the proof that a store does it."""
+"""The journal asks this of an object store, and has it proved."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def carry_out(store: ObjectStore, request: Create | Get | ListKeys | Delete) -> 
 
 
 def prove(store: ObjectStore, nonce: str) -> None:
-    """Show that the store keeps what the journal rests on; raise `RemoteStoreRefused` if it does not."""
+    """Show that the store keeps what the journal rests on, or raise `RemoteStoreRefused`."""
     prefix = f"proof/{nonce}/"
     key, first, second = f"{prefix}object", b"first", b"second"
     if not store.create(key, first):

@@ -1,4 +1,4 @@
-"""Names and bytes of the journal's objects: versioned, bounded, with a checksum over everything (ADR 0124).
+"""The journal's objects are versioned, bounded, and have a checksum (ADR 0124).
 
     magic 4 | version 1 | kind 1 | msgpack body | xxh3_64 8
 
@@ -27,7 +27,7 @@ _KINDS = {"journal": 1, "index": 2, "catalog": 3, "snapshot": 4, "piece": 5}
 
 
 class Place(NamedTuple):
-    """Where an object of a store's journal lies: the life that wrote it, and its number."""
+    """A place in a store's journal is a life and a number."""
 
     life: int
     number: int
@@ -77,7 +77,7 @@ def ledger_of(file: str) -> int | None:
 
 @dataclass(frozen=True)
 class Append:
-    """Some bytes at an offset of a partition's file, and what they mean to a reader of the journal."""
+    """Bytes at an offset of a partition's file, with their meaning to readers."""
 
     partition: str
     file: str
@@ -112,7 +112,7 @@ class IndexObject:
 
 @dataclass(frozen=True)
 class CatalogEntry:
-    """One decision: an owner of a partition, the end of a store, or what the controller decided."""
+    """One decision names an owner, ends a store, or is the controller's."""
 
     nonce: bytes
     kind: str
@@ -187,7 +187,7 @@ def unpack_entry(key: str, stored: bytes) -> CatalogEntry:
 
 
 def pack_piece(data: bytes) -> bytes:
-    """Return the bytes of a piece of a log file; the same bytes always make the same object."""
+    """Return the object of a piece of a log, always the same one."""
     return _pack("piece", data)
 
 

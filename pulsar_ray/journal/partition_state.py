@@ -1,4 +1,4 @@
-"""A partition's files as a journal tells them: what every reader of it, and its writer's mirror, goes by."""
+"""A journal's readers, and its writer's mirror, keep this state of partitions."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class PartitionState:
         return PartitionState(self.term, self.front, set(self.left), files)
 
     def has_left(self, term: int) -> bool:
-        """Whether the partition left its store in this term; what it did in earlier ones does not count."""
+        """Whether the partition left its store in this very term."""
         return self.term == term and term in self.left
 
     def forget_before(self, front: int) -> None:
@@ -77,7 +77,7 @@ class PartitionState:
             del self.files[file]
 
     def pack(self, tails: dict[str, bytes] | None = None) -> tuple[Any, ...]:
-        """Return the state as an index or an adoption tells it; `tails` are the bytes behind the pieces."""
+        """Return the state as an index tells it; `tails` are behind the pieces."""
         files = {
             name: (tuple(f.pieces), bytes(f.tail or b"") if tails is None else tails[name])
             for name, f in self.files.items()
@@ -99,7 +99,7 @@ class PartitionState:
 
 
 def apply(states: dict[str, PartitionState], append: Append, mirrored: int | None = None) -> None:
-    """Change the states as an append says, which every reader of a journal does in the same way.
+    """Change the states as an append says, in every reader alike.
 
     A writer's mirror tells the length, and keeps no bytes.
     """

@@ -35,7 +35,7 @@ NO_INDEX = IndexObject(b"", Place(0, 0))
 
 @dataclass(frozen=True)
 class Walk:
-    """What a reader found: the files, where the journal ends, and whether it ends for ever."""
+    """A reader found these files, and this end of the journal."""
 
     states: dict[str, PartitionState]
     place: Place
@@ -45,12 +45,12 @@ class Walk:
 
 
 def is_own(found: bytes, body: bytes) -> bool:
-    """Whether an object that exists is the one that was to be created: its nonce is in its bytes."""
+    """Whether an object that exists is our own; its bytes have the nonce."""
     return found == body
 
 
 def create(key: str, body: bytes) -> Task[bytes | None]:
-    """Create an object, whatever happens to requests; return None, or the other's bytes that are there."""
+    """Create an object; return None, or the bytes of the other one there."""
     backoff = Backoff()
     while (answer := (yield Create(key, body))) != CREATED:
         if answer == EXISTS:
@@ -73,12 +73,12 @@ def newest_index(store: str) -> Task[tuple[int, IndexObject]]:
 
 
 def is_foreign(life: int, closing: JournalObject | None) -> bool:
-    """Whether a journal has a life that a store with this end can not have had before."""
+    """Whether a journal has a life that cannot precede this end."""
     return closing is not None and closing.kind == NEXT and life >= closing.life
 
 
 def has_passed(index: IndexObject, place: Place) -> bool:
-    """Whether the place lies behind an index: what is absent there may only have been deleted."""
+    """Whether an index has passed the place, whose object may be deleted."""
     return index.start > place
 
 
@@ -88,12 +88,15 @@ def ends_journal(found: JournalObject) -> bool:
 
 
 def walk(store: str, closing: JournalObject | None = None) -> Task[Walk]:
-    """Read a journal from the newest index to its end, which `closing` makes at the first absent number."""
+    """Read a journal from the newest index to its end, or to `closing`.
+
+    `closing` is created at the first absent number.
+    """
     while True:
         number, index = yield from newest_index(store)
         states = {p: PartitionState.unpack(packed) for p, packed in index.states.items()}
         found, wrong = yield from _walk_from(store, index.start, states, closing)
-        # What was deleted meanwhile looks absent, and could even be created again. A newer index tells.
+        # A deleted object looks absent, and could even be created again. A newer index tells.
         _, newest = yield from newest_index(store)
         if not has_passed(newest, found.place):
             if wrong is not None:

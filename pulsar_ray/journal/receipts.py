@@ -1,4 +1,4 @@
-"""When receipts may be given: `sync` when shipped, `async` while little is unshipped, `off` at once."""
+"""Receipts wait for the prefix (`sync`), or for the lag bound (`async`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the journal's tasks ask for: they are generators that yield a request and get its answer.
+"""Tasks of the journal are generators that yield requests and get answers.
 
 A task waits for nothing itself, and starts nothing: who runs it carries the requests out.
 """

@@ -35,7 +35,7 @@ class Queued:
 
 
 class Shipping:
-    """One life's objects: it decides when the next one begins, and what is in the prefix."""
+    """It decides when a life's next object begins, and knows the prefix."""
 
     def __init__(self, store: str, life: int, cut: Cut, read: READ, nonce: Callable[[], bytes]) -> None:
         self.store, self.life, self.cut = store, life, cut
@@ -71,7 +71,7 @@ class Shipping:
         return self.turn
 
     def due_seconds(self, now: float, waits_for_sync: bool) -> float | None:
-        """Return in how many seconds the next object begins, None if nothing waits or all are under way."""
+        """Return in how many seconds the next object begins, None if none can."""
         if not self._queue or self.next_number >= self.prefix + self.cut.under_way:
             return None
         if self._queued_bytes >= self.cut.object_bytes:
@@ -80,7 +80,7 @@ class Shipping:
         return max(0.0, self._queue[0].since + bound - now)
 
     def begin(self, now: float, waits_for_sync: bool) -> list[Task[list[Queued]]]:
-        """Return the tasks that ship what is due; each returns the appends that came into the prefix."""
+        """Return tasks that ship what is due, and return what became durable."""
         tasks = []
         while not self.is_deposed and self.due_seconds(now, waits_for_sync) == 0.0:
             tasks.append(self._put(self.next_number, self._take()))

@@ -1,4 +1,4 @@
-"""One life of a store: it compares, ships, serves what the catalog gives, tells its files, ends (ADR 0124).
+"""One life of a store compares, ships, serves, tells its files, and ends.
 
 It decides only: tasks and actions are taken from it and carried out by others.
 """
@@ -71,7 +71,7 @@ class Directory(Protocol):
         """Add bytes to a file that will be installed."""
 
     def install(self, partition: str, term: int, front: int) -> None:
-        """Put the staged files in the place of what is here, wholly or not at all, and recover them."""
+        """Install the staged files, wholly or not at all, and recover them."""
 
     def remove(self, partition: str, term: int) -> None:
         """Remove the partition if it is here in that term."""
@@ -135,7 +135,7 @@ class StoreLife:
     def synced(
         self, now: float, append: Append, length: int, receipt: Any = None, durability: str = ""
     ) -> None:
-        """Queue what is synced here, and let its receipt wait; what is not to be shipped never comes here."""
+        """Queue what is synced here and to be shipped; let its receipt wait."""
         turn = self.shipping.queue(now, append, length)
         if receipt is not None:
             self.receipts.ask(turn, receipt, durability)
@@ -177,7 +177,7 @@ class StoreLife:
         yield from self.catalog.read()
 
     def adopt(self, partition: str, source: CatalogEntry) -> Task[None]:
-        """Restore a partition that its owner left, or whose owner is sealed; ship it; claim it."""
+        """Restore, ship and claim a partition that was left, or whose owner is sealed."""
         if not self.is_ready or partition in self._busy or partition in self.serving:
             return
         if self._is_newer(partition, source):
@@ -194,7 +194,7 @@ class StoreLife:
         self._busy.discard(partition)
 
     def checkpoint(self) -> Task[None]:
-        """Tell the files as the shipped prefix has them; when that is durable, what is before it may go."""
+        """Tell the files as shipped, and then delete what is before that."""
         if self._is_checkpointing or not self.is_ready:
             return
         self._is_checkpointing = True
@@ -211,7 +211,7 @@ class StoreLife:
 
     # ---- a new life
     def _lacks(self, states: dict[str, PartitionState]) -> bool:
-        """Whether something shipped is not here, byte for byte: a backup, or a disk that lied."""
+        """Whether something shipped is not here, byte for byte."""
         here = set(self.directory.partitions())
         return any(p not in here or self._lacks_of(p, state) for p, state in states.items())
 
@@ -320,7 +320,7 @@ class StoreLife:
         return state
 
     def _adoption(self, partition: str) -> Task[Any]:
-        """Upload the logs of a partition that is to be adopted, and return the state of its files."""
+        """Upload the logs of an adopted partition, and return its files' state."""
         state = PartitionState(self.directory.term(partition), self.directory.front(partition))
         state.left = self.directory.left(partition)
         for name, length in self.directory.lengths(partition).items():
@@ -353,7 +353,7 @@ class StoreLife:
         yield Delete(tuple(n for n in names if (ledger_of(n.split("/")[2]) or 0) < front))
 
     def _upload(self, partition: str, state: PartitionState) -> Task[dict[str, bytes] | None]:
-        """Make pieces of logs, and return the bytes behind them; None if the files are no longer here."""
+        """Upload pieces of logs; return the bytes behind them, None without files."""
         tails = {}
         for name, file in state.files.items():
             while ledger_of(name) is not None and file.length - file.base > self.inline_bytes:
@@ -376,7 +376,7 @@ class StoreLife:
         return partition in self.directory.partitions() and self.directory.term(partition) == term
 
     def _told(self) -> dict[str, PartitionState]:
-        """What an index tells: the files as the shipped prefix has them."""
+        """Return what an index tells, as the shipped prefix has it."""
         return {p: state.copy() for p, state in self.mirror.items()}
 
     def _checkpoint(self, start: Place) -> Task[None]:
@@ -424,7 +424,7 @@ class StoreLife:
 
 
 def in_order(files: dict[str, int]) -> list[str]:
-    """Return files in the order of their shipping: a reader must not see a cursor beyond its log."""
+    """Return files in the order of shipping, cursors behind their logs."""
     return sorted(files, key=lambda f: (2 if ledger_of(f) is None else 0) - (f == "manifest"))
 
 
@@ -437,7 +437,7 @@ def seal(store: str, catalog: Catalog, nonce: Callable[[], bytes]) -> Task[None]
 
 
 def clear(store: str, catalog: Catalog, nonce: Callable[[], bytes]) -> Task[bool]:
-    """Delete the journal of a sealed store that owns nothing, but for the seal, which stays for ever."""
+    """Delete the journal of a sealed store that owns nothing, except its seal."""
     if store not in catalog.sealed or any(e.store == store for e in catalog.owners.values()):
         return False
     found = yield from walk(store)

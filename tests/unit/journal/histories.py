@@ -88,6 +88,9 @@ class Copy:
         return [((i, k), c) for i in self.ledgers() for k, c in enumerate(self.entries(i)[: ends.get(i)])]
 
     def recover(self) -> None:
+        for file, data in self.files.items():  # an object may have ended within a record
+            size = {"manifest": MANIFEST.size, "cursor": CURSOR.size}.get(file, LOG.size)
+            del data[len(data) // size * size :]
         ended, listed = dict(self.told(END)), [f"{a}-0" for a, _ in self.told(OPEN)]
         self.files = {f: b for f, b in self.files.items() if ledger_of(f) is None or f in listed}
         for i in self.ledgers():
