@@ -297,7 +297,7 @@ class PublishIntake:
             producer.outcomes.stored([row])
         elif isinstance(known, Duplicate):
             if not self._waiting.has(header):
-                self._confirm_duplicates([(producer, header)])
+                self._leave_out([(producer, header)])
         elif isinstance(known, Forgotten):
             refusal = BrokerPersistenceError("nobody remembers whether the partition stored this message")
             self._refuse(producer, header.entry_seq, refusal)
@@ -388,18 +388,21 @@ class PublishIntake:
             return group
         self._waiting.put_back(sifted.put_off)
         self._release(sifted.duplicates)
-        self._confirm_duplicates([(producer, header) for producer, header, *_ in sifted.duplicates])
+        self._leave_out([(producer, header) for producer, header, *_ in sifted.duplicates])
         self._release(sifted.behind)
         for admitted, stored_id in sifted.overlapping:
             self._release([admitted])
             self._ask_for_rest(admitted[0], admitted[1], stored_id)
         return sifted.new
 
-    def _confirm_duplicates(self, blocks: list[tuple[ProducerEndpoint, BlockHeader]]) -> None:
-        """Confirm blocks whose messages are stored, once these are confirmed."""
+    def _leave_out(self, duplicates: list[tuple[ProducerEndpoint, BlockHeader]]) -> None:
+        """Confirm blocks whose messages are stored, once all that is stored now is confirmed."""
         if self._unconfirmed:
-            self._unconfirmed[-1].duplicates += blocks
-            return
+            self._unconfirmed[-1].duplicates += duplicates
+        else:
+            self._confirm_duplicates(duplicates)
+
+    def _confirm_duplicates(self, blocks: list[tuple[ProducerEndpoint, BlockHeader]]) -> None:
         rows: dict[Outcomes, list[StoredRow]] = {}
         for producer, header in blocks:
             self.duplicates += header.message_count

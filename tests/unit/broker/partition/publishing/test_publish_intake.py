@@ -518,3 +518,22 @@ def test_a_duplicate_is_answered_behind_the_messages_that_it_repeats(tmp_path: P
     assert partition.events[1:] == ["answered [0]", "followers told", "answered [1]"]
     log.close()
     loop.close()
+
+
+def test_a_duplicate_does_not_wait_for_what_is_stored_behind_it(tmp_path: Path) -> None:
+    loop = asyncio.new_event_loop()
+    ends: list[LogEnd] = []
+    log = open_log(tmp_path)
+    change(log, log.changes.switch_deduplication(on=True))
+    partition = Partition(loop, log, ends.append)
+    partition.publish(seq=0)
+    partition.disk.write()
+    _, buffers = block(1, incarnation=INCARNATION, first_id=0, producer="p-1-1")
+    partition.send(memoryview(b"".join(bytes(buffer) for buffer in buffers)))
+    partition.publish(seq=2)
+    partition.disk.write()
+    partition.confirm(ends[0])
+    answered = ["begun", "begun", "answered [0]", "followers told", "answered [1]"]
+    assert partition.events == answered, "the second group is not confirmed yet"
+    log.close()
+    loop.close()
