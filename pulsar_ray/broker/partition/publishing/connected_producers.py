@@ -11,7 +11,6 @@ from pulsar_ray.broker.partition.publishing.outcomes import (
     Outcomes,
     Refused,
     SessionOutcomes,
-    receipt_encoder,
 )
 from pulsar_ray.broker.partition.publishing.producer_endpoint import ProducerEndpoint
 from pulsar_ray.broker.partition.publishing.waiting_blocks import WaitingBlocks
@@ -28,10 +27,12 @@ from pulsar_ray.managed_ledger.log.producer_sequences import ProducerSequences
 from pulsar_ray.model.enums import ProducerAccessMode
 from pulsar_ray.model.registrations import check_new_name, check_properties_size, check_sum, kept_bytes
 from pulsar_ray.model.traffic import IncomingTraffic
+from pulsar_ray.session.packet_encoders import PacketEncoder
 from pulsar_ray.session.requests import (
     NO_BLOCK,
     OpenProducer,
     ProducerOpened,
+    Receipt,
 )
 from pulsar_ray.session.session_table import Session
 
@@ -66,7 +67,7 @@ class ConnectedProducers:
         self._clock = clock
         self._name_prefix = name_prefix
         self._made_up_names = 0
-        self._receipts = receipt_encoder()
+        self._receipts = PacketEncoder(Receipt)
         self.by_name: dict[str, ProducerEndpoint] = {}
 
     @property

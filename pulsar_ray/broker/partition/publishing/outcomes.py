@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.session.packet_encoders import PacketEncoder
-from pulsar_ray.session.requests import PublishFailed, Receipt, encode_request
+from pulsar_ray.session.requests import PublishFailed, encode_request
 from pulsar_ray.session.session_table import Session
 
 StoredRow: TypeAlias = tuple[int, int, int, int, int]
@@ -63,8 +63,3 @@ class SessionOutcomes:
         producer_id, entry_seq, error, details = refusal
         packet = PublishFailed(producer_id, entry_seq, type(error).__name__, error.text, details)
         self._session.send(encode_request(packet))
-
-
-def receipt_encoder() -> PacketEncoder:
-    """Return the encoder that all sessions of a partition share: it keeps a buffer."""
-    return PacketEncoder(Receipt)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from pulsar_ray.broker.partition.publishing.duplicate_blocks import sift
-from pulsar_ray.broker.partition.publishing.outcomes import SessionOutcomes, receipt_encoder
+from pulsar_ray.broker.partition.publishing.outcomes import SessionOutcomes
 from pulsar_ray.broker.partition.publishing.producer_endpoint import ProducerEndpoint
 from pulsar_ray.broker.partition.publishing.waiting_blocks import Admitted, WaitingBlocks
 from pulsar_ray.format.metadata import ChunkInfo
 from pulsar_ray.managed_ledger.log.producer_sequences import ProducerSequences
 from pulsar_ray.model.traffic import IncomingTraffic
+from pulsar_ray.session.packet_encoders import PacketEncoder
+from pulsar_ray.session.requests import Receipt
 from pulsar_ray.session.session_table import Session
 from tests.stored_blocks import block
 
 SESSION = Session(1, "client", 0)
-OUTCOMES = SessionOutcomes(SESSION, receipt_encoder())
+OUTCOMES = SessionOutcomes(SESSION, PacketEncoder(Receipt))
 
 
 def admitted(

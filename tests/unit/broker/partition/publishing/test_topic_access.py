@@ -6,13 +6,14 @@ import itertools
 
 import pytest
 
-from pulsar_ray.broker.partition.publishing.outcomes import SessionOutcomes, receipt_encoder
+from pulsar_ray.broker.partition.publishing.outcomes import SessionOutcomes
 from pulsar_ray.broker.partition.publishing.producer_endpoint import ProducerEndpoint
 from pulsar_ray.broker.partition.publishing.topic_access import TopicAccess
 from pulsar_ray.errors import ProducerBusy, ProducerFenced
 from pulsar_ray.model.enums import ProducerAccessMode
 from pulsar_ray.model.traffic import IncomingTraffic
-from pulsar_ray.session.requests import NO_EPOCH, OpenProducer
+from pulsar_ray.session.packet_encoders import PacketEncoder
+from pulsar_ray.session.requests import NO_EPOCH, OpenProducer, Receipt
 from pulsar_ray.session.session_table import Session
 
 SHARED = ProducerAccessMode.Shared
@@ -20,7 +21,7 @@ EXCLUSIVE = ProducerAccessMode.Exclusive
 FENCING = ProducerAccessMode.ExclusiveWithFencing
 WAITING = ProducerAccessMode.WaitForExclusive
 SESSION = Session(1, "client", 0)
-OUTCOMES = SessionOutcomes(SESSION, receipt_encoder())
+OUTCOMES = SessionOutcomes(SESSION, PacketEncoder(Receipt))
 _INCARNATIONS = itertools.count(1)
 
 
