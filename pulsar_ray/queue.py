@@ -28,11 +28,11 @@ from pulsar_ray.client.options.checks import check_number, check_optional
 from pulsar_ray.client.options.policies import ConsumerDeadLetterPolicy
 from pulsar_ray.client.producer.producer import Producer
 from pulsar_ray.client.received.message import Message
+from pulsar_ray.clock import growing_pauses_s
 from pulsar_ray.errors import AlreadyClosed
 from pulsar_ray.lane.waiting import within
 from pulsar_ray.model.enums import ConsumerType, InitialPosition
 from pulsar_ray.model.topic_name import TopicName
-from pulsar_ray.transport.retry import growing_pauses_s
 
 __all__ = ["Empty", "Full", "Queue"]
 

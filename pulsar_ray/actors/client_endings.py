@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import logging
 
+from pulsar_ray.clock import growing_pauses_s
 from pulsar_ray.lane.waiting import within
-from pulsar_ray.transport.retry import growing_pauses_s
 from pulsar_ray.transport.this_ray import draining_nodes, raylet_is_gone, worker_ended
 
 logger = logging.getLogger(__name__)

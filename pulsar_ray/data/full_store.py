@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 import ray
 from ray.exceptions import ObjectStoreFullError, OutOfDiskError, RayError, RayTaskError
 
+from pulsar_ray.clock import growing_pauses_s
 from pulsar_ray.errors import ObjectStoreFull
 from pulsar_ray.transport import this_ray
-from pulsar_ray.transport.retry import growing_pauses_s
 
 _log = logging.getLogger(__name__)
 PATIENCE_S = 120.0

@@ -21,13 +21,13 @@ from pulsar_ray.journal.requests import (
     CREATED,
     EXISTS,
     UNKNOWN,
-    Backoff,
     Create,
     Get,
     ListKeys,
     Task,
     Wait,
     ask,
+    pauses_s,
 )
 
 NO_INDEX = IndexObject(b"", Place(0, 0))
@@ -51,7 +51,7 @@ def is_own(found: bytes, body: bytes) -> bool:
 
 def create(key: str, body: bytes) -> Task[bytes | None]:
     """Create an object; return None, or the bytes of the other one there."""
-    backoff = Backoff()
+    pauses = pauses_s()
     while (answer := (yield Create(key, body))) != CREATED:
         if answer == EXISTS:
             found = yield from ask(Get(key))
@@ -59,7 +59,7 @@ def create(key: str, body: bytes) -> Task[bytes | None]:
                 return None if is_own(found, body) else found
         elif answer is not UNKNOWN:
             raise TypeError(f"no answer to a Create: {answer!r}")
-        yield Wait(backoff.next_seconds())
+        yield Wait(next(pauses))
     return None
 
 

@@ -5,9 +5,11 @@ A task waits for nothing itself, and starts nothing: who runs it carries the req
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
+
+from pulsar_ray.clock import growing_pauses_s
 
 T = TypeVar("T")
 Task = Generator["Request", Any, T]
@@ -20,6 +22,8 @@ class _Unknown:
 UNKNOWN: Final = _Unknown()
 CREATED: Final = "created"
 EXISTS: Final = "exists"
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -68,25 +72,16 @@ class SyncDirectory:
 Request = Get | ListKeys | Create | Delete | Wait | SyncDirectory
 
 
-@dataclass
-class Backoff:
-    """How long to wait before the next try: it doubles, up to a bound."""
-
-    first_seconds: float = 0.1
-    most_seconds: float = 5.0
-    tries: int = 0
-
-    def next_seconds(self) -> float:
-        """Count a try that failed, and return what to wait."""
-        self.tries += 1
-        return float(min(self.most_seconds, self.first_seconds * 2 ** min(self.tries - 1, 16)))
+def pauses_s() -> Iterator[float]:
+    """Return the pauses between the tries of a request."""
+    return growing_pauses_s(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
 
 
 def ask(request: Request) -> Task[Any]:
     """Repeat a request until its fate is known."""
-    backoff = Backoff()
+    pauses = pauses_s()
     while True:
         answer = yield request
         if answer is not UNKNOWN:
             return answer
-        yield Wait(backoff.next_seconds())
+        yield Wait(next(pauses))

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
+from pulsar_ray.clock import growing_pauses_s
 from pulsar_ray.errors import PulsarException, WrongNode
-
-
-def growing_pauses_s(first_s: float, longest_s: float) -> Iterator[float]:
-    """Return the pauses between tries, each twice as long as the one before, without end."""
-    pause_s = first_s
-    while True:
-        yield pause_s
-        pause_s = min(2 * pause_s, longest_s)
 
 
 def until(

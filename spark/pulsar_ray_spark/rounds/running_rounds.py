@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from pulsar_ray.clock import growing_pauses_s
 from pulsar_ray.errors import PulsarException
-from pulsar_ray.transport.retry import growing_pauses_s
 
 _log = logging.getLogger(__name__)
 _KEPT_PROGRESS = 100

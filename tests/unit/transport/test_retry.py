@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import islice
-
 import pytest
 
 from pulsar_ray.errors import ConnectError, NotAllowedError, WrongNode
-from pulsar_ray.transport.retry import growing_pauses_s, until
+from pulsar_ray.transport.retry import until
 
 
 def failing(*errors: Exception | None) -> list[float]:
@@ -29,10 +27,6 @@ def failing(*errors: Exception | None) -> list[float]:
         longest_pause_s=0.0,
     )
     return given
-
-
-def test_pauses_grow_up_to_the_longest() -> None:
-    assert list(islice(growing_pauses_s(0.5, 3.0), 5)) == [0.5, 1.0, 2.0, 3.0, 3.0]
 
 
 def test_a_call_is_repeated_until_it_succeeds() -> None:
