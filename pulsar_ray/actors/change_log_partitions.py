@@ -13,7 +13,7 @@ from pulsar_ray.actors.stores import Stores
 from pulsar_ray.actors.topic_actors import TopicActors
 from pulsar_ray.errors import Moved, NotConnected, PulsarException, ServiceUnitNotReady, Timeout, WrongNode
 from pulsar_ray.model.message_id import Position
-from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.model.topic_name import TopicName, system_change_log
 
 DEADLINE_S = 25.0
 """Less than an administrator waits for an answer."""
@@ -32,10 +32,15 @@ class ChangeLogPartitions:
         self._actors = actors
 
     async def prepare(self, log: TopicName, partitions: int) -> None:
-        """Make a log that is not there; all stores record first that there are logs."""
+        """Make a missing log, and let all stores record that there are logs.
+
+        The catalog knows the log, and the cluster's own, before a store says that there are logs: one that
+        the stores name and the catalog lacks counts as lost.
+        """
+        await self._stores.reserve_numbers(1 + max(partitions, 1))
+        for each, count in ((system_change_log(), 0), (log, partitions)):
+            self._served.topics.create_change_log(each, count, self._stores.for_new_partitions)
         await self._stores.record_change_logs()
-        await self._stores.reserve_numbers(max(partitions, 1))
-        self._served.topics.create_change_log(log, partitions, self._stores.for_new_partitions)
 
     async def expect(self, partitions: list[str]) -> None:
         """Start partitions without waiting for them."""

@@ -237,13 +237,17 @@ class Stores:
                 await self._reserve(membership, below)
 
     async def record_change_logs(self) -> None:
-        """Record in every store, before the first is made, that there are change logs."""
+        """Record in every store, before the first is appended to, that there are change logs."""
         membership = self.membership
         assert membership is not None
-        if not membership.has_change_logs:
-            membership.has_change_logs = True
-            async with self._recording:
-                await self._reserve(membership, membership.reserved_below)
+        async with self._recording:
+            if not membership.has_change_logs:
+                membership.has_change_logs = True
+                try:
+                    await self._reserve(membership, membership.reserved_below)
+                except BaseException:
+                    membership.has_change_logs = False
+                    raise
 
     async def _reserve(self, membership: Membership, below: int) -> None:
         stores = list(self.known.values())
