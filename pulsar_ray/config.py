@@ -174,6 +174,10 @@ class Settings:
     schema_compatibility_strategy: str = setting(
         "FULL", "a new version of a schema must be readable so", choices=SCHEMA_COMPATIBILITY
     )
+    is_allow_auto_update_schema_enabled: bool = setting(True, "producers register new versions of schemas")
+    is_schema_validation_enforced: bool = setting(
+        False, "refuse producers without a schema on topics that have one"
+    )
     subscription_expiration_time_minutes: int = setting(
         0, "delete a subscription nobody used for so long; 0: never", minimum=0
     )

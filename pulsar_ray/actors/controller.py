@@ -34,6 +34,7 @@ from pulsar_ray.broker.catalog.catalog import PartitionRow, Subscriptions
 from pulsar_ray.broker.catalog.change_logs import ChangeLogs
 from pulsar_ray.broker.catalog.founding import CatalogOrder
 from pulsar_ray.broker.catalog.membership import Membership
+from pulsar_ray.broker.catalog.schemas.schema_registry import SchemaRegistry
 from pulsar_ray.broker.catalog.topic_ending import TopicEnding
 from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
 from pulsar_ray.broker.figures.actor_report import ActorReport, Figures
@@ -87,6 +88,7 @@ class Controller:
         self._ending: TopicEnding
         self._lost_stores: LostStores
         self._administration: Administration
+        self._schemas: SchemaRegistry
         self._usage: ResourceUsage
         self._overview: Overview
         self._probing: dict[str, asyncio.Task[bool]] = {}
@@ -161,6 +163,14 @@ class Controller:
         self._lost_stores = LostStores(served, self._stores, logs, partitions)
         self._passivation.remove_by(partial(ending.delete_topic, force=False))
         self._administration = Administration(topics, logs, ending, self._settings, self._policy_changed)
+        self._schemas = SchemaRegistry(
+            topics,
+            logs,
+            self._settings,
+            SystemClock().now_ms,
+            served.use_of,
+            partial(self._policy_changed, policy="schema_validation_enforced"),
+        )
         self._usage = ResourceUsage(self._stores, self._actors)
         self._overview = Overview(self._stores, self._actors, catalog, self._loop.time)
         # Before anybody is served: a change may have been made that this catalog does not know. With many
@@ -385,6 +395,44 @@ class Controller:
     async def expect_stores(self, count: int) -> None:
         """Keep durably how many stores the cluster is to have; 0 if nobody says."""
         (await self._serving()).topics.catalog.expect_stores(count)
+
+    # --- schemas: see SchemaRegistry --------------------------------------------------------------
+
+    async def register_schema(self, topic: str, schema: dict[str, Any], by: str) -> int:
+        """Return the version of a producer's schema."""
+        return await (await self._registering()).register(topic, schema, by)
+
+    async def read_with_schema(self, topic: str, schema: dict[str, Any], by: str) -> int:
+        """Let a consumer read a topic with a schema; returns its version, or NO_SCHEMA."""
+        return await (await self._registering()).read_with(topic, schema, by)
+
+    async def copy_schema(self, source: str, version: int, target: str, by: str) -> int:
+        """Return the version that copies of a topic's messages have on another topic."""
+        return await (await self._registering()).copy(source, version, target, by)
+
+    async def schema(self, topic: str, version: int | None = None) -> dict[str, Any]:
+        """The fields of one SchemaVersion, or of the latest."""
+        return await (await self._registering()).get(topic, version)
+
+    async def schemas(self, topic: str) -> list[dict[str, Any]]:
+        """The fields of each SchemaVersion of a topic."""
+        return await (await self._registering()).versions(topic)
+
+    async def upload_schema(self, topic: str, schema: dict[str, Any], by: str) -> int:
+        """Return the version of a schema that an administrator gives."""
+        return await (await self._registering()).upload(topic, schema, by)
+
+    async def delete_schema(self, topic: str, by: str, force: bool) -> int:
+        """Delete a topic's schema; returns the number of the deletion."""
+        return await (await self._registering()).delete(topic, by, force=force)
+
+    async def test_schema(self, topic: str, schema: dict[str, Any]) -> dict[str, Any]:
+        """Say whether a schema would be taken."""
+        return await (await self._registering()).test(topic, schema)
+
+    async def _registering(self) -> SchemaRegistry:
+        await self._serving()
+        return self._schemas
 
     async def _administering(self) -> Administration:
         await self._serving()

@@ -242,6 +242,16 @@ class TopicActors:
                         raise
         return names
 
+    async def use_of(self, topic: str) -> str:
+        """Say who uses a topic, or that it has messages; "" for an idle one."""
+        for row in self.topics.rows_below(topic) or self.topics.unstored.find(topic):
+            if names := await self.connected(row):
+                return f"the {names[0]}"
+            handle = self._actors.handles.get(partition_name(row.name))
+            if handle is not None and (await handle.call("stats", within_s=CALL_DEADLINE_S))["storageSize"]:
+                return "messages without a schema"
+        return ""
+
     def dispatcher_started(self, row: PartitionRow, request: SubscriptionRequest) -> str:
         """Return the actor name of a dispatcher, started if it does not run."""
         name = dispatcher_name(row.name, request.subscription, request.durable)

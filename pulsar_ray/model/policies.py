@@ -185,7 +185,16 @@ _ALL = (
         "schema_compatibility_strategy",
         "schema_compatibility_strategy",
         "how a new version of a schema must fit the others",
-        is_in_force=False,
+    ),
+    _single(
+        "is_allow_auto_update_schema",
+        "is_allow_auto_update_schema_enabled",
+        "whether producers register new versions of a schema",
+    ),
+    _single(
+        "schema_validation_enforced",
+        "is_schema_validation_enforced",
+        "whether producers without a schema are refused on topics that have one",
     ),
     _single(
         "subscription_expiration_time",

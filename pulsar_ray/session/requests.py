@@ -75,6 +75,8 @@ class OpenProducer(NamedTuple):
 
     It is evicted if the topic has a higher one.
     """
+    schema_version: Number = NO_SCHEMA
+    """The registered version of the topic's schema that its messages are of."""
 
 
 class ProducerOpened(NamedTuple):

@@ -16,6 +16,7 @@ from pulsar_ray.broker.catalog.catalog_file import (
 )
 from pulsar_ray.broker.catalog.change_log_table import ChangeLogTable
 from pulsar_ray.broker.catalog.policy_table import PolicyTable
+from pulsar_ray.broker.catalog.schemas.schema_table import SchemaTable
 from pulsar_ray.broker.catalog.tenants import Tenants
 from pulsar_ray.errors import (
     BrokerPersistenceError,
@@ -50,7 +51,7 @@ class PartitionRow:
 class Catalog:
     """Topics, partitions and their numbers. Every change is committed before the call returns.
 
-    `tenants`, `policies` and `change_logs` are further tables of the same file.
+    `tenants`, `policies`, `change_logs` and `schemas` are further tables of the same file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -59,6 +60,7 @@ class Catalog:
         self.tenants = Tenants(self._db)
         self.policies = PolicyTable(self._db)
         self.change_logs = ChangeLogTable(self._db)
+        self.schemas = SchemaTable(self._db)
 
     @classmethod
     def make(

@@ -50,6 +50,10 @@ CREATE TABLE IF NOT EXISTS change_log (
 CREATE TABLE IF NOT EXISTS last_change (
     type TEXT NOT NULL, subject TEXT NOT NULL, version INTEGER NOT NULL, is_deleted INTEGER NOT NULL,
     PRIMARY KEY (type, subject));
+CREATE TABLE IF NOT EXISTS schema_version (
+    topic TEXT NOT NULL, version INTEGER NOT NULL, type TEXT NOT NULL, text TEXT NOT NULL,
+    properties TEXT NOT NULL, digest TEXT NOT NULL, registered_by TEXT NOT NULL,
+    registered_ms INTEGER NOT NULL, change_version INTEGER NOT NULL, PRIMARY KEY (topic, version));
 """
 CATALOG_VERSION = 3
 """1 (of version 0.1, which left it 0) named no cluster, 2 knew no policies.

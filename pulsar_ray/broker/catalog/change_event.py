@@ -1,4 +1,4 @@
-"""One change of a tenant, a namespace or a policy in its log (ADR 0031).
+"""One change of a tenant, namespace, policy or schema in its log (ADR 0031).
 
 In the spirit of Pulsar's PulsarEvent: each event has all of its subject's state, so that the last one of a
 subject decides, and reading the same events twice changes nothing.
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from pulsar_ray.broker.catalog.schemas.schema_table import SchemaEntry
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.policies import Overrides
 from pulsar_ray.model.topic_name import (
@@ -34,6 +35,8 @@ class EventType(Enum):
     """A partition of a namespace's log that is used from now on."""
     NAMESPACE_POLICY = "NAMESPACE_POLICY"
     TOPIC_POLICY = "TOPIC_POLICY"
+    TOPIC_SCHEMA = "TOPIC_SCHEMA"
+    """One version of a topic's schema; its deletion is that of all of them."""
 
 
 class Action(Enum):
@@ -53,7 +56,8 @@ class ChangeEvent:
     """A change of one subject.
 
     `subject` is a tenant, a namespace, or the full name of a topic or log partition. `version` rises with
-    each change in a cluster. `policies` are all that the subject has after the change.
+    each change in a cluster. `policies` are all that the subject has after the change. `schema` is one
+    version of a topic's schema (`schemas/schema_table.py`).
     """
 
     type: EventType
@@ -62,13 +66,20 @@ class ChangeEvent:
     version: int
     policies: Overrides = field(default_factory=dict)
     info: TenantInfo = field(default_factory=TenantInfo)
+    schema: SchemaEntry | None = None
+
+    @property
+    def key(self) -> tuple[EventType, str]:
+        """The same for all events of which the last one decides."""
+        entry = "" if self.schema is None else f"{self.schema.version}#"
+        return self.type, entry + self.subject
 
     @property
     def log(self) -> TopicName:
         """The topic, or partition, that the event is written to."""
         if self.type is EventType.NAMESPACE_POLICY:
             return change_log_partition(self.subject, self.subject)
-        if self.type is EventType.TOPIC_POLICY:
+        if self.type in (EventType.TOPIC_POLICY, EventType.TOPIC_SCHEMA):
             return change_log_partition(TopicName.parse(self.subject).namespace_name, self.subject)
         return system_change_log()
 
@@ -96,6 +107,8 @@ class ChangeEvent:
         if self.type is EventType.TENANT:
             content["adminRoles"] = list(self.info.admin_roles)
             content["allowedClusters"] = list(self.info.allowed_clusters)
+        if self.schema is not None:
+            content["schema"] = self.schema.fields()
         return json.dumps(content)
 
     @classmethod
@@ -110,7 +123,12 @@ class ChangeEvent:
                 _version(content["version"]),
                 _policies(content["policies"]),
                 TenantInfo.of(content.get("adminRoles", ()), content.get("allowedClusters", ())),
+                SchemaEntry.of(content["schema"]) if "schema" in content else None,
             )
+            if event.type is EventType.TOPIC_SCHEMA and (event.schema is None) != (
+                event.action is Action.DELETE
+            ):
+                raise ValueError("it has no version of a schema")
         except KeyError as error:
             raise NotAnEvent(f"it has no field {error}") from None
         except (ValueError, TypeError, AttributeError, RecursionError, PulsarException) as error:

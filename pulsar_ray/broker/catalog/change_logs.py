@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from pulsar_ray.broker.catalog.catalog import Catalog
 from pulsar_ray.broker.catalog.change_event import Action, ChangeEvent, EventType, NotAnEvent
 from pulsar_ray.broker.catalog.effective_policies import logs_of
+from pulsar_ray.broker.catalog.schemas.schema_table import SchemaEntry
 from pulsar_ray.broker.catalog.tenants import BUILT_IN_NAMESPACES, BUILT_IN_TENANTS
 from pulsar_ray.broker.serving.logs.line_limits import event as log_event
 from pulsar_ray.errors import InvalidConfiguration, PulsarException, WrongNode
@@ -142,25 +143,26 @@ class ChangeLogs:
             self._table.mark_applied(log.full, position)
 
     async def forget_topic(self, topic: TopicName, *, force: bool) -> None:
-        """Delete the policies of a topic that is being deleted.
+        """Delete the policies and schemas of a topic that is being deleted.
 
         Raises the reason if they cannot be, unless forced: a catalog that is made anew may then find them.
         """
-        subject = topic.full
+        subject, policies, schemas = topic.full, self._catalog.policies, self._catalog.schemas
         async with self._lock:
             # A change of this topic that is under way is applied by now.
-            if not self._catalog.policies.version(subject):
-                return
+            kinds = [EventType.TOPIC_POLICY] if policies.version(subject) else []
+            kinds += [EventType.TOPIC_SCHEMA] if schemas.last_version(subject) is not None else []
+        for kind in kinds:
 
-        def decide(version: int) -> ChangeEvent:
-            return ChangeEvent(EventType.TOPIC_POLICY, Action.DELETE, subject, version)
+            def decide(version: int, kind: EventType = kind) -> ChangeEvent:
+                return ChangeEvent(kind, Action.DELETE, subject, version)
 
-        try:
-            await self.record(logs_of(subject)[-1], decide)
-        except PulsarException:
-            if not force:
-                raise
-            self._catalog.policies.forget(subject)
+            try:
+                await self.record(logs_of(subject)[-1], decide)
+            except PulsarException:
+                if not force:
+                    raise
+                (policies if kind is EventType.TOPIC_POLICY else schemas).forget(subject)
 
     async def catch_up(self) -> None:
         """Apply the tails of all logs that can be read, and report which cannot.
@@ -281,9 +283,9 @@ class ChangeLogs:
                         error,
                     )
                 else:
-                    former = tail.events.setdefault((event.type, event.subject), event)
+                    former = tail.events.setdefault(event.key, event)
                     if event.version >= former.version:
-                        tail.events[event.type, event.subject] = event
+                        tail.events[event.key] = event
         return tail
 
 
@@ -296,6 +298,9 @@ def _say(change: ChangeEvent) -> None:
     kind = change.type
     if kind is EventType.CHANGE_LOG:
         return
+    if kind is EventType.TOPIC_SCHEMA:
+        log_event(logger, "%s", _said_of_schema(change.schema), topic=change.subject)
+        return
     topic = change.subject if kind is EventType.TOPIC_POLICY else ""
     done = {Action.INSERT: "made", Action.UPDATE: "changed", Action.DELETE: "deleted"}[change.action]
     if kind in (EventType.NAMESPACE_POLICY, EventType.TOPIC_POLICY) and change.action is Action.DELETE:
@@ -305,6 +310,14 @@ def _say(change: ChangeEvent) -> None:
         log_event(logger, "policies of %s %s: %s", change.subject, done, values, topic=topic)
     else:
         log_event(logger, "%s %s %s", kind.value.lower(), change.subject, done)
+
+
+def _said_of_schema(entry: SchemaEntry | None) -> str:
+    if entry is None:
+        return "schemas deleted with the topic"
+    if entry.schema is None:
+        return f"schemas deleted as version {entry.version} by {entry.registered_by}"
+    return f"schema version {entry.version} of type {entry.schema.type} registered by {entry.registered_by}"
 
 
 def logs_of_namespace(namespace: str) -> list[str]:
@@ -331,6 +344,11 @@ def known_events(catalog: Catalog, log: str) -> Iterator[ChangeEvent]:
             )
             if event.policies and event.log.full == log:
                 yield event
+        for topic in catalog.schemas.topics(namespace):
+            for entry, version in catalog.schemas.entries(topic):
+                event = ChangeEvent(EventType.TOPIC_SCHEMA, Action.INSERT, topic, version, schema=entry)
+                if event.log.full == log:
+                    yield event
 
 
 def _events_of_cluster(catalog: Catalog) -> Iterator[ChangeEvent]:
@@ -384,6 +402,11 @@ class AppliedChanges:
                 self._policies.forget(event.subject)
             case EventType.TOPIC_POLICY:
                 self._put(event, TOPIC)
+            case EventType.TOPIC_SCHEMA if event.schema is not None:
+                self._put_schema(event, event.schema)
+                return
+            case EventType.TOPIC_SCHEMA:
+                self._catalog.schemas.forget(event.subject)
         self._changes.note_version(event.type.value, event.subject, event.version, is_deleted=is_gone)
 
     def _apply_to_tenant(self, event: ChangeEvent, *, is_gone: bool) -> None:
@@ -406,6 +429,11 @@ class AppliedChanges:
         if event.version >= made and self._tenants.has_namespace(event.namespace):
             self._policies.put(event.subject, _known(event, level), event.version)
 
+    def _put_schema(self, event: ChangeEvent, entry: SchemaEntry) -> None:
+        made = self._changes.version_of(EventType.NAMESPACE.value, event.namespace)
+        if event.version >= made and self._tenants.has_namespace(event.namespace):
+            self._catalog.schemas.put(event.subject, entry, event.version)
+
     def _remove_namespace(self, namespace: str) -> None:
         catalog = self._catalog
         topics = [TopicName.parse(name) for name, _ in catalog.topics_of(namespace)]
@@ -414,6 +442,8 @@ class AppliedChanges:
             return
         for subject in (namespace, *self._policies.topics(namespace)):
             self._policies.forget(subject)
+        for subject in catalog.schemas.topics(namespace):
+            catalog.schemas.forget(subject)
         for topic in topics:
             catalog.delete(topic.full)
         for partition in catalog.change_logs.of_log(change_log(namespace).full):

@@ -48,12 +48,16 @@ _SYSTEM_TOPIC: dict[str, SettingValue] = {
     "backlog_quota_default_limit_second": -1,
     "subscription_expiration_time_minutes": 0,
     "broker_delete_inactive_topics_enabled": False,
+    "is_schema_validation_enforced": False,
 }
 """System topics keep everything, and no limit stands in their way."""
 SYSTEM_TOPIC_UPDATE = PolicyUpdate(1, _SYSTEM_TOPIC)
 _HEARTBEAT_UPDATE = PolicyUpdate(
     1, _SYSTEM_TOPIC | {"default_retention_time_in_minutes": 0, "default_retention_size_in_mb": 0}
 )
+
+
+ENFORCED = "is_schema_validation_enforced"
 
 
 class EffectivePolicies:
@@ -78,7 +82,12 @@ class EffectivePolicies:
         if is_system_topic(name):
             return _HEARTBEAT_UPDATE if is_heartbeat(name) else SYSTEM_TOPIC_UPDATE
         version = max(self._table.version(name.namespace_name), self._table.version(topic), 1)
-        return PolicyUpdate(version, self._overridden(topic), self.is_complete(topic))
+        overridden = self._overridden(topic)
+        enforced = overridden.get(ENFORCED, self._settings.is_schema_validation_enforced)
+        if enforced and not self._catalog.schemas.has_schema(topic):
+            # There is nothing to enforce yet; the registry tells when there is.
+            overridden = {**overridden, ENFORCED: False}
+        return PolicyUpdate(version, overridden, self.is_complete(topic))
 
     def is_complete(self, subject: str) -> bool:
         """Whether all logs that may have policies of a topic, or namespace, have been read."""

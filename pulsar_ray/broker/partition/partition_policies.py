@@ -43,6 +43,8 @@ class PartitionPolicies:
     """Which topics are deleted that nobody uses; empty: none is."""
     inactive_delete_ms: int
     """For how long nobody must have used them."""
+    needs_schema: bool
+    """Producers without a schema are refused: the topic has one."""
     retention_ms: int
     """For how long consumed messages are kept; below 0: for ever."""
     deduplication_enabled: bool
@@ -92,6 +94,7 @@ def _values(settings: Settings) -> dict[str, Any]:
         if settings.broker_delete_inactive_topics_enabled
         else "",
         "inactive_delete_ms": settings.broker_delete_inactive_topics_max_inactive_duration_seconds * 1000,
+        "needs_schema": settings.is_schema_validation_enforced,
         "retention_ms": settings.default_retention_time_in_minutes * 60_000,
         "deduplication_enabled": settings.broker_deduplication_enabled,
         "deduplication_timeout_ms": settings.broker_deduplication_producer_inactivity_timeout_minutes

@@ -17,6 +17,7 @@ from pulsar_ray.broker.partition.publishing.waiting_blocks import WaitingBlocks
 from pulsar_ray.clock import Clock
 from pulsar_ray.errors import (
     IncarnationForgotten,
+    IncompatibleSchema,
     MessageTooBig,
     ProducerBusy,
     ProducerFenced,
@@ -30,6 +31,7 @@ from pulsar_ray.model.traffic import IncomingTraffic
 from pulsar_ray.session.packet_encoders import PacketEncoder
 from pulsar_ray.session.requests import (
     NO_BLOCK,
+    NO_SCHEMA,
     OpenProducer,
     ProducerOpened,
     Receipt,
@@ -110,6 +112,7 @@ class ConnectedProducers:
             )
         if held is None and not request.was_open:
             self._check_limit()
+            self._check_schema(request)
         self._check_kept(request, name)
         self._make_room(name)
         same = held if held is not None and held.incarnation == request.incarnation else None
@@ -184,6 +187,14 @@ class ConnectedProducers:
     def limit(self) -> int:
         """How many producers the topic may have; 0: any number."""
         return self._policies.max_producers_per_topic
+
+    def _check_schema(self, request: OpenProducer) -> None:
+        if self._policies.needs_schema and request.schema_version == NO_SCHEMA:
+            raise IncompatibleSchema(
+                "Producers cannot connect or send message without a schema to topics with a schema when "
+                "SchemaValidationEnforced is enabled: give create_producer a schema, or set the policy "
+                "schema_validation_enforced"
+            )
 
     def _check_limit(self) -> None:
         limit = self.limit

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from pulsar_ray.broker.catalog.administration import Administration
 from pulsar_ray.broker.catalog.catalog import Catalog, PartitionRow
 from pulsar_ray.broker.catalog.change_logs import ChangeLogs
+from pulsar_ray.broker.catalog.schemas.schema_registry import SchemaRegistry
 from pulsar_ray.broker.catalog.topic_ending import TopicEnding
 from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
 from pulsar_ray.config import Settings
@@ -98,6 +99,10 @@ class Controller:
         self.logs = ChangeLogs(self.catalog, self, clock.now_ms)
         self.ending = TopicEnding(self, self.logs, lambda _: [])
         self.calls = Administration(self.topics, self.logs, self.ending, self.settings, self._changed)
+        self.used: str = ""
+        self.schemas = SchemaRegistry(
+            self.topics, self.logs, self.settings, clock.now_ms, self._use_of, self._schema_changed
+        )
         finished(self.logs.catch_up())
 
     def create(self, topic: str, partitions: int = 0) -> None:
@@ -115,6 +120,12 @@ class Controller:
 
     async def _changed(self, subject: str, _policy: str) -> None:
         self.told.append(subject)
+
+    async def _use_of(self, _topic: str) -> str:
+        return self.used
+
+    async def _schema_changed(self, topic: str) -> None:
+        self.told.append(topic)
 
     async def prepare(self, log: TopicName, partitions: int) -> None:
         before = self.catalog.all_partitions(log.full)
