@@ -11,7 +11,9 @@ EXTRAS ?= spark,serve,tune,notebook,dev
 VERSIONS ?=
 STAMP := $(VENV)/.installed
 
+# Compiles again only what has changed since the last time.
 setup: $(STAMP)
+	@$(BIN)/python hatch_build.py
 
 # Touched last, so that an installation that failed half way is repeated.
 $(STAMP): pyproject.toml $(VERSIONS)
@@ -34,8 +36,10 @@ test: setup
 	@echo 'not run: tests/nodes (several nodes) and other tests marked "long"; make test-all runs these too'
 
 # `make test`, and then what it leaves out: tests/nodes, on nodes made of namespaces (where the machine refuses these,
-# they are skipped and say why), and whatever else is marked `long`: several nodes, a browser, long faults.
+# they are skipped and say why), and whatever else is marked `long`: several nodes, a browser, long faults. Before that,
+# unit and conformance tests once more without compiled modules.
 test-all: test
+	PULSAR_RAY_PURE=1 $(PYTEST) -m 'not long' --numprocesses 6 tests/unit tests/conformance
 	$(MAKE) --no-print-directory test-long
 
 # A test that passed in a later try is named at the end, with its failures before.

@@ -5,6 +5,7 @@ URL.
 """
 
 import importlib
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,13 @@ if sys.platform != "linux":
         f"pulsar_ray runs on Linux only (fdatasync, pidfd and SO_PEERCRED are missing on {sys.platform}). "
         "Use a Linux container, for example: docker run -it -v $PWD:/app -w /app python:3.12 bash"
     )
+
+# Python takes a compiled module in place of the source beside it. That is looked at only where it may not be
+# wanted: on request, and in a checkout, whose sources change.
+if os.environ.get("PULSAR_RAY_PURE") or os.path.exists(
+    f"{__path__[0]}/.compiled.{sys.implementation.cache_tag}.json"
+):
+    importlib.import_module("pulsar_ray.compiled").choose()
 
 # Names are looked up when they are first used: broker actors import parts of this package and must not pay
 # for the rest.

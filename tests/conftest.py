@@ -11,6 +11,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from packaging.version import Version
 
+from pulsar_ray import compiled
+
 # A busy machine is no failure: no test asserts a time, hypothesis' own deadline included.
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("default")
@@ -90,6 +92,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if Version(version("ray")) < Version("2.60"):
         # Older Rays do not wait for the processes that `ray.shutdown()` ends.
         config.addinivalue_line("filterwarnings", "ignore:subprocess .* is still running:ResourceWarning")
+
+
+def pytest_report_header() -> str:
+    return f"pulsar_ray: {compiled.describe()}"
 
 
 # Before pytest-xdist's own, which notes the groups that it finds then.

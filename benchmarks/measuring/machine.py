@@ -14,6 +14,8 @@ from typing import Any
 import psutil
 import ray
 
+from pulsar_ray import compiled
+
 PYTHON_LOOP_STEPS = 2_000_000
 
 
@@ -38,6 +40,7 @@ def describe(disk: Path) -> dict[str, Any]:
         "file system": _file_system(disk),
         "python": platform.python_version(),
         "ray": ray.__version__,
+        "pulsar_ray": compiled.describe(),
         "load before": round(os.getloadavg()[0], 1),
         "fixed python loop, s": round(python_loop_s(), 3),
     }

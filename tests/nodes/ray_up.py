@@ -136,8 +136,10 @@ def built_wheel(directory: Path, version: str = pulsar_ray.__version__) -> Path:
     checkout = directory / "checkout"
     checkout.mkdir()
     for name in ("pulsar_ray", "spark"):
-        shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("README.md", "LICENSE", "pyproject.toml"):
+        shutil.copytree(
+            ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__", "*.so", ".compiled.*")
+        )
+    for name in ("README.md", "LICENSE", "pyproject.toml", "hatch_build.py"):
         shutil.copy(ROOT / name, checkout)
     for path in (checkout / "pyproject.toml", checkout / "pulsar_ray" / "__init__.py"):
         path.write_text(path.read_text().replace(f'"{pulsar_ray.__version__}"', f'"{version}"', 1))
@@ -147,6 +149,7 @@ def built_wheel(directory: Path, version: str = pulsar_ray.__version__) -> Path:
             *("--wheel-dir", str(directory), str(checkout)),
         ],
         check=True,
+        env={**os.environ, "PULSAR_RAY_PURE": "1"},
     )
     (wheel,) = directory.glob("pulsar_ray-*.whl")
     return wheel

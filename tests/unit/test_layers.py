@@ -24,6 +24,7 @@ LAYERS = (
         "errors",
         "clock",
         "closed_places",
+        "compiled",
         "config",
         "kernel_calls",
         "numpy_on_demand",

@@ -40,7 +40,8 @@ def test_an_actor_starts_without_what_it_may_never_need(actor: str) -> None:
         f"print(*sorted(set({heavy!r}) & (set(sys.modules) - before)))"
     )
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
-    assert done.stdout == "\n"
+    # In a checkout it looks whether what is compiled is of these sources.
+    assert set(done.stdout.split()) <= {"pulsar_ray.compiled"}
 
 
 def test_a_client_loads_nothing_of_the_broker_that_it_does_not_need() -> None:
@@ -83,4 +84,5 @@ def test_a_star_gives_what_is_only_imported_when_it_is_used(package: str) -> Non
 def test_importing_the_package_alone_loads_nothing_of_it() -> None:
     code = "import sys, pulsar_ray; print(*sorted(m for m in sys.modules if m.startswith('pulsar_ray.')))"
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
-    assert done.stdout == "\n"
+    # In a checkout it looks whether what is compiled is of these sources.
+    assert set(done.stdout.split()) <= {"pulsar_ray.compiled"}

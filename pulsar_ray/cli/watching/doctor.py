@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from pulsar_ray import compiled
 from pulsar_ray.broker.health.finding import ERROR, Finding, worst_first
 from pulsar_ray.broker.health.health_socket import ask_health
 from pulsar_ray.broker.serving.logs.log_lines import one_line
@@ -86,6 +87,7 @@ def _examined(data_dir: str | None) -> tuple[list[Finding], Leftovers, Path]:
         *diagnosis.diagnose_limits(limits, actors),
         *diagnosis.diagnose_memory(memory, settings),
         *diagnosis.diagnose_versions(machine.measure_versions()),
+        *diagnosis.diagnose_modules(compiled.describe()),
         *diagnosis.diagnose_java(*_java()),
         *diagnosis.diagnose_ports(settings, *machine.taken_ports(*settings.tcp_ports()), actors),
         *diagnosis.diagnose_ray_ports(machine.measure_ray_ports()),

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from pulsar_ray.client.producer.message_fields import MessageFields
-from pulsar_ray.client.producer.send_callbacks import SendCallback, complete_callbacks, fail_callbacks
-from pulsar_ray.errors import PulsarException
+from pulsar_ray.client.producer.send_callbacks import NO_ID, SendCallback, fail_callbacks
+from pulsar_ray.errors import PulsarException, Result
 from pulsar_ray.format.block import encode_block
 from pulsar_ray.format.checksum import Buffer
 from pulsar_ray.format.delivery_times import encode_times
 from pulsar_ray.format.metadata import BlockMetadata
 from pulsar_ray.format.payload import encode_batch, encode_rows, encode_single
+from pulsar_ray.model.message_id import DUPLICATE_LEDGER, MessageId, entry_at
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
@@ -251,9 +254,30 @@ class Batch:
             fail_callbacks(self.callbacks, error)
             return
         stored(self.last_sequence_id)
-        complete_callbacks(
-            self.callbacks, partition, ledger_id, entry_id, stored_before, is_batch=self.is_batch
-        )
+        self._call_back(partition, ledger_id, entry_id, stored_before)
+
+    def _call_back(self, partition: int, ledger_id: int, entry_id: int, stored_before: int) -> None:
+        """Call back each message with its id.
+
+        The first `stored_before` messages had been stored before, and get an id that names nothing. Errors
+        that a callback raises are logged.
+        """
+        ok, is_batch, callbacks = Result.Ok, self.is_batch, self.callbacks
+        if ledger_id == DUPLICATE_LEDGER:
+            stored_before = len(callbacks)
+        size = len(callbacks) - stored_before
+        for row, callback in enumerate(callbacks, -stored_before):
+            if callback is None:
+                continue
+            try:
+                if row < 0:
+                    callback(ok, NO_ID)
+                elif is_batch:
+                    callback(ok, MessageId(partition, ledger_id, entry_id, row, size))
+                else:
+                    callback(ok, MessageId(partition, ledger_id, entry_at(entry_id, row)))
+            except Exception:
+                logger.exception("a send callback raised")
 
 
 def _shared(column: list[str | None] | None) -> tuple[str | None, list[str | None] | None]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from pulsar_ray.client.options.producer_options import ProducerOptions
 from pulsar_ray.client.producer.batch import Batch
@@ -27,14 +28,14 @@ from pulsar_ray.format.delivery_times import check_delay
 from pulsar_ray.model.enums import BatchingType
 from pulsar_ray.session.requests import ProducerOpened
 
-OPENED = 1
+OPENED: Final = 1
 """The message is the first of a block.
 
 A timer for `deadline_ms`, or the next write, has to take that block.
 """
-SEALED = 2
+SEALED: Final = 2
 """At least one block was finished; `take_sealed` gives it."""
-REFUSED = 4
+REFUSED: Final = 4
 """The message was not added: the next partition has the turn.
 
 The batch that it would have gone with is finished.
@@ -45,9 +46,9 @@ _MAX_BLOCK_BYTES = 1024 * 1024
 _ALONE_BYTES = (
     64 * 1024
 )  # from here on a message without batching is written as it is, not copied into a block
-_ARROW_BYTES = 1024  # an Arrow message around its rows
-_ROW_BYTES = 48  # offsets, validity, ids and times of one row in all columns and in the header
-_FIELD_BYTES = 16  # around a key, property or time
+_ARROW_BYTES: Final = 1024  # an Arrow message around its rows
+_ROW_BYTES: Final = 48  # offsets, validity, ids and times of one row in all columns and in the header
+_FIELD_BYTES: Final = 16  # around a key, property or time
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pulsar_ray.errors import PulsarException, Result
 from pulsar_ray.lane.waiting import Completion
-from pulsar_ray.model.message_id import DUPLICATE_LEDGER, MessageId, entry_at
+from pulsar_ray.model.message_id import MessageId
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ BlockDone = Callable[[int, int, PulsarException | None, int], None]
 Or done(-1, -1, error, 0). Messages that were stored before are the first ones of the
 block: they are not in what was stored now.
 """
-_NO_ID = MessageId()
+NO_ID = MessageId()
 """Of a message that failed, or that had been stored before: where is not known."""
 
 
@@ -51,38 +51,6 @@ class SyncSend(ErrorCallback, Completion):
         self.set()
 
 
-def complete_callbacks(
-    callbacks: Sequence[SendCallback | None],
-    partition: int,
-    ledger_id: int,
-    entry_id: int,
-    stored_before: int,
-    *,
-    is_batch: bool,
-) -> None:
-    """Call back each message of a stored block with its id.
-
-    The first `stored_before` messages had been stored before, and get an id that names nothing. Errors that a
-    callback raises are logged.
-    """
-    ok = Result.Ok
-    if ledger_id == DUPLICATE_LEDGER:
-        stored_before = len(callbacks)
-    size = len(callbacks) - stored_before
-    for row, callback in enumerate(callbacks, -stored_before):
-        if callback is None:
-            continue
-        try:
-            if row < 0:
-                callback(ok, _NO_ID)
-            elif is_batch:
-                callback(ok, MessageId(partition, ledger_id, entry_id, row, size))
-            else:
-                callback(ok, MessageId(partition, ledger_id, entry_at(entry_id, row)))
-        except Exception:
-            logger.exception("a send callback raised")
-
-
 def complete_callback(callback: SendCallback, message_id: MessageId) -> None:
     """Call back a message alone in its block with its id.
 
@@ -103,6 +71,6 @@ def fail_callbacks(callbacks: Sequence[SendCallback | None], error: PulsarExcept
             if isinstance(callback, ErrorCallback):
                 callback.failed(error)
             else:
-                callback(error.result, _NO_ID)
+                callback(error.result, NO_ID)
         except Exception:
             logger.exception("a send callback raised")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from pulsar_ray.client.endpoint.endpoint_link import EndpointLink
 from pulsar_ray.client.options.producer_options import ProducerOptions
@@ -31,7 +32,7 @@ from pulsar_ray.transport.carriers import Connection
 
 _FOREVER_S = 1e9
 _LOOK_S = 0.1
-_IN_LOCK = TIME | ATTACH | WAKE
+_IN_LOCK: Final = TIME | ATTACH | WAKE
 """Actions that are done with the lock held: they take a moment."""
 
 

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from pulsar_ray.client.options.producer_options import ProducerOptions
 from pulsar_ray.client.producer.batch_builder import (
@@ -57,24 +57,24 @@ from pulsar_ray.transport.carriers import Connection
 logger = logging.getLogger(__name__)
 
 # --- what an event asks its caller to do, as bits: an event may come with every message ---------------
-WRITE = 1
+WRITE: Final = 1
 """Write blocks, if there are any."""
-COMPLETE = 2
+COMPLETE: Final = 2
 """Call back the blocks in `settled`."""
-WAKE = 4
+WAKE: Final = 4
 """Let look again whoever waits for room."""
-TIME = 8
+TIME: Final = 8
 """Call `time_passed` in `batch_due_s` seconds."""
-ATTACH = 16
+ATTACH: Final = 16
 """Wake the partition, which sleeps."""
-FULL = 32
+FULL: Final = 32
 """Nothing was added: there is no room. Wait for it by `look_for_room`, or raise `full_error`."""
-ELSEWHERE = 64
+ELSEWHERE: Final = 64
 """Nothing was added: another partition has the turn."""
 
 MAX_UNCONFIRMED_BYTES = 64 * 1024 * 1024
-UNLIMITED = 1 << 62
-IN_FLIGHT_UNBATCHED = 2
+UNLIMITED: Final = 1 << 62
+IN_FLIGHT_UNBATCHED: Final = 2
 """Without batching, messages gather while so many blocks are under way (ADR 0008)."""
 PATIENCE_S = 2.0
 """How long an actor that is not open counts as there.
@@ -101,7 +101,10 @@ class Phase(Enum):
     ENDED = "ended"
 
 
-AWAITED, CLOSED, OPEN, ENDED = Phase
+AWAITED: Final = Phase.AWAITED
+CLOSED: Final = Phase.CLOSED
+OPEN: Final = Phase.OPEN
+ENDED: Final = Phase.ENDED
 
 
 class Whereabouts(Protocol):
@@ -630,7 +633,8 @@ class SendState:
             last.then(callback)
             return WRITE
         # Behind what is settled and not called back yet.
-        nothing = UnconfirmedBlock(-1, 0, 0, [], 0, 0.0, lambda *_: callback())
+        nothing = UnconfirmedBlock(-1, 0, 0, [], 0, 0.0, _done_with_nothing)
+        nothing.then(callback)
         nothing.outcome = (-1, -1, None)
         self.settled.append(nothing)
         return COMPLETE | WRITE
@@ -769,3 +773,9 @@ class SendState:
             block.drop_stored(stored_id)
             self.unconfirmed.resend()
         return WRITE
+
+
+def _done_with_nothing(
+    ledger_id: int, entry_id: int, error: PulsarException | None, stored_before: int
+) -> None:
+    """Complete a block that has no messages."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -70,6 +71,30 @@ class Queue:
     @property
     def incarnation(self) -> int:
         return self.queue.opening_numbers()[0]
+
+
+class Role:
+    """A role of the queue; what another thread does happens once, before it is taken or given back."""
+
+    def __init__(
+        self,
+        before_taken: Callable[[], object] | None = None,
+        before_given_back: Callable[[], object] | None = None,
+    ) -> None:
+        self._lock = threading.Lock()
+        self._before_taken, self._before_given_back = before_taken, before_given_back
+
+    def acquire(self, blocking: bool = True) -> bool:
+        before, self._before_taken = self._before_taken, None
+        if before is not None:
+            before()
+        return self._lock.acquire(blocking)
+
+    def release(self) -> None:
+        before, self._before_given_back = self._before_given_back, None
+        if before is not None:
+            before()
+        self._lock.release()
 
 
 def in_thread(call: Any) -> tuple[threading.Thread, list[BaseException]]:
@@ -330,7 +355,7 @@ def test_a_batch_that_was_sealed_right_before_the_loss_waits_too(monkeypatch: py
     it = Queue(batching_enabled=True, batching_max_publish_delay_ms=0)
     it.send("a")
     with monkeypatch.context() as patched:
-        patched.setattr(it.queue, "_write_if_any", it.cut)
+        patched.setattr(it.queue, "_writes", Role(before_taken=it.cut))
         it.link.manual_timers.run()
     assert it.queue.has_pending()
     it.cut("second")
@@ -386,15 +411,9 @@ def test_work_added_just_before_the_write_role_is_given_back_is_written_by_its_h
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     it = Queue()
-    has_work = it.queue.state.has_work
-
-    def add_as_another_thread() -> bool:
-        # The holder has found nothing more and has given the role back; whoever added found it taken.
-        monkeypatch.setattr(it.queue.state, "has_work", has_work)
-        it.queue.state.add(b"b", None)
-        return has_work()
-
-    monkeypatch.setattr(it.queue.state, "has_work", add_as_another_thread)
+    # The holder has found nothing more and gives the role back; whoever added finds it taken.
+    role = Role(before_given_back=lambda: it.queue.state.add(b"b", None))
+    monkeypatch.setattr(it.queue, "_writes", role)
     it.send("a")
     assert it.link.seqs("first") == [0, 1]
 
