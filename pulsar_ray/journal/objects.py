@@ -23,7 +23,8 @@ MAX_OBJECT_BYTES = 64 * 1024 * 1024
 _HEAD = struct.Struct("<4sBB")
 _SUM = struct.Struct("<Q")
 DATA, NEXT, SEALED = "data", "next", "sealed"
-_KINDS = {"journal": 1, "index": 2, "catalog": 3, "snapshot": 4, "piece": 5}
+ENTRIES, SNAPSHOTS, FOLDS = "catalog/", "snapshots/", "folds/"
+_KINDS = {"journal": 1, "index": 2, "catalog": 3, "snapshot": 4, "piece": 5, "fold": 6}
 
 
 class Place(NamedTuple):
@@ -56,7 +57,17 @@ def index_key(store: str, number: int) -> str:
 
 def catalog_key(number: int) -> str:
     """Return the name of the catalog's entry of that number."""
-    return f"catalog/{number:012d}"
+    return f"{ENTRIES}{number:012d}"
+
+
+def snapshot_key(length: int) -> str:
+    """Return the name of the snapshot behind so many entries of the catalog."""
+    return f"{SNAPSHOTS}{length:012d}"
+
+
+def fold_key(length: int) -> str:
+    """Return the name of what says that these entries may be deleted."""
+    return f"{FOLDS}{length:012d}"
 
 
 def pieces_prefix(partition: str) -> str:
@@ -122,6 +133,15 @@ class CatalogEntry:
     decision: bytes = b""
 
 
+@dataclass(frozen=True)
+class CatalogSnapshot:
+    """All decisions of the catalog's first `length` entries, always the same bytes."""
+
+    length: int
+    owners: tuple[CatalogEntry, ...]
+    sealed: tuple[str, ...]
+
+
 def _pack(kind: str, body: Any) -> bytes:
     head = _HEAD.pack(MAGIC, VERSION, _KINDS[kind]) + msgpack.packb(body, use_bin_type=True)
     if len(head) > MAX_OBJECT_BYTES:
@@ -184,6 +204,28 @@ def unpack_entry(key: str, stored: bytes) -> CatalogEntry:
         return CatalogEntry(*_unpack("catalog", key, stored))
     except (ValueError, TypeError) as error:
         raise JournalDamaged(f"{key} cannot be read: {error}") from error
+
+
+def pack_snapshot(item: CatalogSnapshot) -> bytes:
+    """Return the bytes of a snapshot of the catalog."""
+    owners = [(e.nonce, e.partition, e.store, e.term) for e in item.owners]
+    return _pack("snapshot", (item.length, owners, item.sealed))
+
+
+def unpack_snapshot(key: str, stored: bytes) -> CatalogSnapshot:
+    """Read a snapshot of the catalog, or raise `JournalDamaged`."""
+    try:
+        length, owners, sealed = _unpack("snapshot", key, stored)
+        return CatalogSnapshot(
+            length, tuple(CatalogEntry(nonce, "owner", *rest) for nonce, *rest in owners), sealed
+        )
+    except (ValueError, TypeError) as error:
+        raise JournalDamaged(f"{key} cannot be read: {error}") from error
+
+
+def pack_fold(length: int) -> bytes:
+    """Return the object that stays for entries which may be deleted."""
+    return _pack("fold", length)
 
 
 def pack_piece(data: bytes) -> bytes:

@@ -24,7 +24,7 @@ from typing import Any
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.journal import store_life
 from pulsar_ray.journal.catalog import NOBODY, Catalog, first_ledger
-from pulsar_ray.journal.objects import Append, CatalogEntry, ledger_of, unpack_entry
+from pulsar_ray.journal.objects import Append, CatalogEntry, catalog_key, ledger_of, unpack_entry
 from pulsar_ray.journal.reading import walk
 from pulsar_ray.journal.requests import (
     CREATED,
@@ -236,6 +236,7 @@ class Store(Process):
         self.life = StoreLife(
             self.disk.store, self.disk.life, self.disk, world.nonce, world.bound, cut, inline_bytes=24
         )
+        self.life.catalog = world.catalog()
         self.begin(self.run())
 
     def run(self) -> Generator[Any, Any, None]:
@@ -355,7 +356,7 @@ class Store(Process):
 class Controller(Process):
     def __init__(self, world: World, node: Node | None) -> None:
         super().__init__(world, node)
-        self.catalog = Catalog()
+        self.catalog = world.catalog()
         self.absent: Counter[str] = Counter()
         self.cleared: set[str] = set()
         self.begin(self.loop())
@@ -365,6 +366,7 @@ class Controller(Process):
         while True:
             yield Wait(world.rng.uniform(5, 12))
             yield from self.catalog.read()
+            yield from self.catalog.snapshot()
             for partition in world.truths:
                 owner = self.catalog.owner(partition)
                 served = world.seems_served(partition, owner.store)
@@ -441,7 +443,9 @@ class World:
         self.traffic_rate, self.fault_rate = choice((0.7, 1.5)), choice((0.02, 0.04, 0.08))
         self.suspicion, self.patience = choice((0, 0.01, 0.05)), choice((2, 5, 10))
         self.moves, self.checkpoints = choice((0, 0.02, 0.05)), choice((0.03, 0.1))
+        self.entries_of_a_snapshot = choice((1, 3, 8))
         self.objects: dict[str, bytes] = {}
+        self.decided: list[CatalogEntry] = []
         self.outage, self.healed = False, False
         self.counts: Counter[str] = Counter()
         self.cut: set[Node] = set()
@@ -454,6 +458,9 @@ class World:
     def name(self) -> int:
         self.names += 1
         return self.names
+
+    def catalog(self) -> Catalog:
+        return Catalog(entries_of_a_snapshot=self.entries_of_a_snapshot)
 
     def nonce(self) -> bytes:
         return self.name().to_bytes(8, "big")
@@ -481,6 +488,8 @@ class World:
         if wanted.key in self.objects:
             return EXISTS
         self.objects[wanted.key] = wanted.body
+        if wanted.key == catalog_key(len(self.decided)):
+            self.decided.append(unpack_entry(wanted.key, wanted.body))
         return CREATED
 
     def carry_out(self, process: Process, task: Any, wanted: Any) -> None:
@@ -599,11 +608,8 @@ class World:
                     if copy.entries(at[0])[at[1] : at[1] + 1] != [content]:
                         raise Violation("nothing to salvage")
 
-    def entries(self) -> list[CatalogEntry]:
-        return [unpack_entry(k, self.objects[k]) for k in sorted(self.objects) if k.startswith("catalog/")]
-
     def deciding(self, partition: str) -> tuple[str, int]:
-        found = [e for e in self.entries() if e.kind == "owner" and e.partition == partition]
+        found = [e for e in self.decided if e.kind == "owner" and e.partition == partition]
         return (found[-1].store, found[-1].term) if found else ("", 0)
 
     def known_owners(self, catalog: Catalog) -> set[str]:

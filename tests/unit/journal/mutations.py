@@ -1,0 +1,635 @@
+"""Each rule of the journal is taken out of the real code by a mutation, which some history has to catch.
+
+    python -m tests.unit.journal.mutations [HISTORIES] [RULE...]
+
+prints for each rule in how many histories it was caught, and as what.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from pulsar_ray.errors import JournalDamaged
+from pulsar_ray.journal import reading, store_life
+from pulsar_ray.journal.catalog import Catalog
+from pulsar_ray.journal.objects import (
+    DATA,
+    ENTRIES,
+    NEXT,
+    SEALED,
+    Append,
+    CatalogEntry,
+    IndexObject,
+    JournalObject,
+    Place,
+    catalog_key,
+    fold_key,
+    index_key,
+    journal_key,
+    journal_prefix,
+    ledger_of,
+    pack_index,
+    pack_journal,
+    unpack_entry,
+    unpack_journal,
+)
+from pulsar_ray.journal.partition_state import FileState, PartitionState, apply
+from pulsar_ray.journal.receipts import Receipts
+from pulsar_ray.journal.requests import Create, Delete, Get, ListKeys, Task, Wait, ask
+from pulsar_ray.journal.shipping import Queued, Shipping
+from pulsar_ray.journal.store_life import StoreLife
+from tests.unit.journal import histories
+from tests.unit.journal.histories import (
+    FRONT,
+    LEAVE,
+    MANIFEST,
+    Controller,
+    Disk,
+    Store,
+    World,
+    run_many,
+)
+
+Patch = pytest.MonkeyPatch
+MUTATIONS: dict[str, tuple[str, Callable[[Patch], None]]] = {}
+
+
+def mutation(rule: str, broken: str) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
+    """Enter a mutation under the name of its rule; `broken` says what the code does instead."""
+
+    def enter(change: Callable[[Patch], None]) -> Callable[[Patch], None]:
+        MUTATIONS[rule] = (broken, change)
+        return change
+
+    return enter
+
+
+@contextmanager
+def mutated(rule: str) -> Iterator[None]:
+    """Run the real code without a rule."""
+    with Patch.context() as patch:
+        MUTATIONS[rule][1](patch)
+        yield
+
+
+def caught(rule: str, seeds: range, stop_at: int = 1) -> tuple[int, Counter[str]]:
+    """Run histories without a rule; return how many ran, and the violations that were found."""
+    with mutated(rule):
+        ran, found, _ = run_many(seeds, stop_at)
+    return ran, found
+
+
+class Overwrite(Create):
+    """A plain PUT, which the object store of these histories takes too."""
+
+
+def take_overwrites(patch: Patch) -> None:
+    create = World.create
+
+    def created(self: World, wanted: Create) -> str:
+        if isinstance(wanted, Overwrite):
+            self.objects.pop(wanted.key, None)
+        return create(self, wanted)
+
+    patch.setattr(World, "create", created)
+
+
+# ---- writing and reading a journal
+
+
+@mutation("a seal is create-only", "a seal is a plain PUT")
+def _(patch: Patch) -> None:
+    take_overwrites(patch)
+
+    def read_or_close(store: str, place: Place, closing: JournalObject | None) -> Task[JournalObject | None]:
+        key = journal_key(store, place)
+        stored = yield from ask(Get(key))
+        if stored is None and closing is not None:
+            yield from ask(Overwrite(key, pack_journal(closing)))
+            return closing
+        return None if stored is None else unpack_journal(key, stored)
+
+    patch.setattr(reading, "_read_or_close", read_or_close)
+
+
+@mutation("'exists already' is told by the nonce", "'exists already' is taken for one's own PUT")
+def _(patch: Patch) -> None:
+    def is_own(found: bytes, body: bytes) -> bool:
+        try:
+            unpack_journal("journal", body)
+        except JournalDamaged:
+            return found == body
+        return True
+
+    patch.setattr(reading, "is_own", is_own)
+
+
+@mutation("receipts go by the prefix", "a receipt is given for any object that is there")
+def _(patch: Patch) -> None:
+    completed = Shipping.completed
+
+    def any_completed(self: Shipping, number: int) -> list[Queued]:
+        turns = [item.turn for item in self._flying.get(number, ())]
+        durable = completed(self, number)
+        self.shipped = max([self.shipped, *turns])
+        return durable
+
+    patch.setattr(Shipping, "completed", any_completed)
+
+
+@mutation("a life that meets an end is over", "an owner that finds its number taken uses the next one")
+def _(patch: Patch) -> None:
+    def put(self: Shipping, number: int, batch: list[Queued]) -> Task[list[Queued]]:
+        appends = tuple(self._with_bytes(item) for item in batch)
+        body = pack_journal(JournalObject(self._nonce(), DATA, self.life, appends))
+        durable: list[Queued] = []
+        while True:
+            key = journal_key(self.store, Place(self.life, number))
+            if (yield from reading.create(key, body)) is None:
+                return durable + self.completed(number)
+            self._flying[number] = []
+            durable += self.completed(number)
+            number, self.next_number = self.next_number, self.next_number + 1
+            self._flying[number] = batch
+
+    patch.setattr(Shipping, "_put", put)
+
+
+@mutation("objects behind a seal are never read", "late objects behind a seal are read")
+def _(patch: Patch) -> None:
+    walk_from = reading._walk_from
+
+    def behind(
+        store: str, place: Place, states: dict[str, PartitionState], closing: JournalObject | None
+    ) -> Task[Any]:
+        found, wrong = yield from walk_from(store, place, states, closing)
+        if closing is not None or not found.is_sealed:
+            return found, wrong
+        place = Place(found.place.life, found.place.number + 1)
+        while (stored := (yield from ask(Get(journal_key(store, place))))) is not None:
+            for append in unpack_journal(journal_key(store, place), stored).appends:
+                try:
+                    apply(states, append)
+                except JournalDamaged as error:
+                    wrong = wrong or error
+            place = Place(place.life, place.number + 1)
+        return reading.Walk(states, place, True, False, -1), wrong
+
+    patch.setattr(reading, "_walk_from", behind)
+
+
+@mutation(
+    "a restore reads again up to the seal", "a restore reads the names that were listed before the seal"
+)
+def _(patch: Patch) -> None:
+    take_over, read_or_close = Controller.take_over, reading._read_or_close
+    known: dict[str, set[str]] = {}
+
+    def listed_first(self: Controller, partition: str, owner: CatalogEntry) -> Generator[Any, Any, None]:
+        if owner.store not in known:
+            names = yield from ask(ListKeys(journal_prefix(owner.store)))
+            known[owner.store] = set(names)
+        yield from take_over(self, partition, owner)
+
+    def only_known(store: str, place: Place, closing: JournalObject | None) -> Task[JournalObject | None]:
+        is_known = closing is not None or journal_key(store, place) in known.get(
+            store, {journal_key(store, place)}
+        )
+        if is_known:
+            return (yield from read_or_close(store, place, closing))
+        return JournalObject(b"", SEALED, 0)
+
+    patch.setattr(Controller, "take_over", listed_first)
+    patch.setattr(reading, "_read_or_close", only_known)
+    begin_anew(patch, known.clear)
+
+
+def begin_anew(patch: Patch, forget: Callable[[], None]) -> None:
+    """Forget what a mutation remembers when a history begins."""
+    init = World.__init__
+
+    def initialize(self: World, seed: int) -> None:
+        forget()
+        init(self, seed)
+
+    patch.setattr(World, "__init__", initialize)
+
+
+@mutation("who reads or seals looks again", "the newest index is not looked at again behind the end")
+def _(patch: Patch) -> None:
+    patch.setattr(reading, "has_passed", lambda index, place: False)
+
+
+# ---- lives
+
+
+def started(self: StoreLife, closing: JournalObject | None, first: Callable[[Place], int]) -> Task[None]:
+    """Start a life as the real code does, except for where it goes on."""
+    found = yield from reading.walk(self.store, closing)
+    if found.is_sealed or found.is_foreign or self._lacks(found.states):
+        self._depose(is_set_aside=True)
+        return
+    self._index_number, self.mirror = found.index_number, found.states
+    self.shipping.next_number = self.shipping.prefix = first(found.place)
+    for state in self.mirror.values():
+        for file in state.files.values():
+            file.tail = None
+    for partition in sorted(self.directory.partitions()):
+        self.directory.recover(partition)
+        yield from self._ship_missing(partition)
+    yield from self.until_shipped()
+    yield from self.catalog.read()
+    self.is_ready = True
+    self.settle()
+
+
+@mutation("a life is raised", "a new process goes on in the sequence of the former one")
+def _(patch: Patch) -> None:
+    init = Store.__init__
+
+    def same_life(self: Store, world: World, node: histories.Node) -> None:
+        node.disk.life = max(0, node.disk.life - 1)
+        init(self, world, node)
+
+    patch.setattr(Store, "__init__", same_life)
+    patch.setattr(StoreLife, "start", lambda self: started(self, None, lambda place: place.number))
+
+
+def one_sequence(patch: Patch, *, has_void: bool, skips: bool) -> None:  # noqa: C901
+    """Let all lives of a store write into one sequence."""
+
+    def walk_from(
+        store: str, place: Place, states: dict[str, PartitionState], closing: JournalObject | None
+    ) -> Task[Any]:
+        wrong: JournalDamaged | None = None
+        sealed, foreign, highest = False, False, 0
+        while True:
+            item = yield from reading._read_or_close(store, place, closing)
+            if item is None or (closing is not None and item.nonce == closing.nonce):
+                sealed = closing is not None and closing.kind == SEALED
+                break
+            sealed, foreign = item.kind == SEALED, reading.is_foreign(item.life, closing)
+            if sealed or foreign:
+                break
+            is_void, highest = has_void and item.life < highest, max(highest, item.life)
+            for append in () if is_void else item.appends:
+                try:
+                    apply(states, append)
+                except JournalDamaged as error:
+                    wrong = wrong or error
+            place = Place(0, place.number + 1)
+        return reading.Walk(states, place, sealed, foreign, -1), wrong
+
+    def put(self: Shipping, number: int, batch: list[Queued]) -> Task[list[Queued]]:
+        appends = tuple(self._with_bytes(item) for item in batch)
+        body = pack_journal(JournalObject(self._nonce(), DATA, self.life, appends))
+        durable: list[Queued] = []
+        while True:
+            key = journal_key(self.store, Place(0, number))
+            other = yield from reading.create(key, body)
+            if other is None:
+                return durable + self.completed(number)
+            taken = unpack_journal(key, other)
+            if not skips or taken.kind == SEALED or taken.life >= self.life:
+                self.depose()
+                return durable
+            self._flying[number] = []
+            durable += self.completed(number)
+            number, self.next_number = self.next_number, self.next_number + 1
+            self._flying[number] = batch
+
+    def start(self: StoreLife) -> Task[None]:
+        closing = JournalObject(self.nonce(), NEXT, self.life)
+        yield from started(self, closing, lambda place: place.number + 1)
+
+    def look(self: StoreLife) -> Task[None]:
+        number = self.shipping.next_number
+        if self.shipping.prefix == number:
+            key = journal_key(self.store, Place(0, number))
+            stored = yield from ask(Get(key))
+            is_there = stored is not None and self.shipping.next_number == number
+            if is_there and unpack_journal(key, stored).kind == SEALED:
+                self._depose()
+                return
+        yield from self.catalog.read()
+        self.settle()
+
+    checkpoint = StoreLife._checkpoint
+    patch.setattr(reading, "_walk_from", walk_from)
+    patch.setattr(Shipping, "_put", put)
+    patch.setattr(StoreLife, "start", start)
+    patch.setattr(StoreLife, "look", look)
+    patch.setattr(StoreLife, "_checkpoint", lambda self, start: checkpoint(self, Place(0, start.number)))
+
+
+@mutation("a sequence for each life", "one sequence for all lives, void if a higher life is before it")
+def _(patch: Patch) -> None:
+    one_sequence(patch, has_void=True, skips=True)
+
+
+@mutation("a sequence for each life, restarting", "the same, and at a taken number all begins anew")
+def _(patch: Patch) -> None:
+    one_sequence(patch, has_void=True, skips=False)
+
+
+@mutation("a sequence for each life, without void", "one sequence, where also a former life's objects count")
+def _(patch: Patch) -> None:
+    one_sequence(patch, has_void=False, skips=True)
+
+
+@mutation("a directory is compared", "a store does not look whether it has what its journal has")
+def _(patch: Patch) -> None:
+    patch.setattr(StoreLife, "_lacks", lambda self, states: False)
+
+
+@mutation("a later life is looked for", "a new life does not look whether the journal knows a later one")
+def _(patch: Patch) -> None:
+    patch.setattr(reading, "is_foreign", lambda life, closing: False)
+
+
+@mutation("synced here first", "appends are shipped before they are synced here")
+def _(patch: Patch) -> None:
+    def sync(self: Store, append: Append, record: bytes) -> Generator[Any, Any, None]:
+        self.ship(append, record)
+        yield Wait(self.world.disk_time)
+        self.unsynced -= 1
+        copy = self.disk.copies.get(append.partition)
+        if copy is not None and copy.synced is not None:
+            copy.synced[append.file] = append.offset + len(record)
+
+    patch.setattr(Store, "sync", sync)
+
+
+@mutation("nothing is served before it is shipped", "a new life serves what it recovered at once")
+def _(patch: Patch) -> None:
+    until_shipped = StoreLife.until_shipped
+
+    def at_once(self: StoreLife) -> Task[None]:
+        if self.is_ready:
+            yield from until_shipped(self)
+
+    patch.setattr(StoreLife, "until_shipped", at_once)
+
+
+@mutation("logs are shipped before cursors", "a new life ships cursors before the logs")
+def _(patch: Patch) -> None:
+    in_order = store_life.in_order
+    patch.setattr(store_life, "in_order", lambda files: in_order(files)[::-1])
+
+
+# ---- index and deletion
+
+
+@mutation("journals go behind an index", "journal objects are deleted before the index is durable")
+def _(patch: Patch) -> None:
+    write_index = StoreLife._write_index
+
+    def early(self: StoreLife, index: IndexObject) -> Task[bool]:
+        yield from self._clear_before(index.start)
+        return (yield from write_index(self, index))
+
+    patch.setattr(StoreLife, "_write_index", early)
+
+
+@mutation("an index is create-only", "one index object is written over")
+def _(patch: Patch) -> None:
+    take_overwrites(patch)
+
+    def write_index(self: StoreLife, index: IndexObject) -> Task[bool]:
+        yield from ask(Overwrite(index_key(self.store, 0), pack_index(index)))
+        return True
+
+    patch.setattr(StoreLife, "_write_index", write_index)
+
+
+@mutation("an index tells the shipped prefix", "an index tells the files as they are")
+def _(patch: Patch) -> None:
+    def told(self: StoreLife) -> dict[str, PartitionState]:
+        states = {}
+        for partition in self.directory.partitions():
+            known = self.mirror.get(partition)
+            term = self.directory.term(partition)
+            state = PartitionState(term, self.directory.front(partition), self.directory.left(partition))
+            for name, length in self.directory.lengths(partition).items():
+                same = known.files.get(name) if known is not None and known.term == term else None
+                state.files[name] = FileState(list(same.pieces) if same else [], length, None)
+            states[partition] = state
+        return states
+
+    patch.setattr(StoreLife, "_told", told)
+
+
+@mutation("a seal stays for ever", "the seal is deleted with the journal")
+def _(patch: Patch) -> None:
+    clear = store_life.clear
+
+    def clear_all(store: str, catalog: Catalog, nonce: Callable[[], bytes]) -> Task[bool]:
+        is_cleared = yield from clear(store, catalog, nonce)
+        if is_cleared:
+            names = yield from ask(ListKeys(journal_prefix(store)))
+            yield Delete(tuple(names))
+        return is_cleared
+
+    patch.setattr(store_life, "clear", clear_all)
+
+
+@mutation("the catalog has the seal first", "a journal is deleted with no `sealed` entry in the catalog")
+def _(patch: Patch) -> None:
+    clear = store_life.clear
+
+    def seal(store: str, catalog: Catalog, nonce: Callable[[], bytes]) -> Task[None]:
+        yield from reading.walk(store, JournalObject(nonce(), SEALED, 0))
+        yield from catalog.read()
+
+    def clear_unentered(store: str, catalog: Catalog, nonce: Callable[[], bytes]) -> Task[bool]:
+        return (yield from clear(store, Catalog(catalog.length, catalog.owners, {store}), nonce))
+
+    def owners(self: World, catalog: Catalog) -> set[str]:
+        return {entry.store for entry in self.decided[: catalog.length] if entry.kind == "owner"}
+
+    patch.setattr(store_life, "seal", seal)
+    patch.setattr(store_life, "clear", clear_unentered)
+    patch.setattr(World, "known_owners", owners)
+
+
+@mutation("a front is shipped before files go", "segments are deleted before the record of it is shipped")
+def _(patch: Patch) -> None:
+    def trim(self: Store, partition: str) -> None:
+        copy = self.disk.copies[partition]
+        front = copy.cursor()[0]
+        if (ledgers := copy.ledgers()) and ledgers[0] < front:
+            self.record(partition, "manifest", MANIFEST.pack(FRONT, front, 0), ("front", front))
+            self.begin(self.life._unlink(partition, front))
+
+    patch.setattr(Store, "trim", trim)
+
+
+@mutation("recovery deletes nothing shipped", "the recovery of a directory deletes what its front says")
+def _(patch: Patch) -> None:
+    recover = Disk.recover
+
+    def trimming(self: Disk, partition: str) -> None:
+        recover(self, partition)
+        copy = self.copies[partition]
+        if any((ledger := ledger_of(file)) is not None and ledger < copy.front() for file in copy.files):
+            self.unlink(partition, copy.front())
+
+    patch.setattr(Disk, "recover", trimming)
+
+
+# ---- owners
+
+
+@mutation("an owner is decided first", "the new owner serves before its catalog entry is decided")
+def _(patch: Patch) -> None:
+    def claim(self: StoreLife, partition: str) -> Task[None]:
+        self._busy.add(partition)
+        yield from self.catalog.read()
+        while self._may_claim(partition):
+            if partition not in self.serving:
+                self._serve(partition)
+            term = self.directory.term(partition)
+            yield from self.catalog.enter(CatalogEntry(self.nonce(), "owner", partition, self.store, term))
+        self._busy.discard(partition)
+        self.settle()
+
+    patch.setattr(StoreLife, "_claim", claim)
+
+
+@mutation(
+    "an entry reads all before it", "a catalog entry is made without looking what was decided before it"
+)
+def _(patch: Patch) -> None:
+    may_claim = StoreLife._may_claim
+
+    def hasty(self: StoreLife, partition: str) -> bool:
+        if may_claim(self, partition):
+            return True
+        is_here = partition in self.directory.partitions() and self.store not in self.catalog.sealed
+        return is_here and self.catalog.owner(partition).store != self.store
+
+    patch.setattr(StoreLife, "_may_claim", hasty)
+
+
+@mutation("a move ships all", "a move does not wait until all is shipped")
+def _(patch: Patch) -> None:
+    has_left, restore = PartitionState.has_left, StoreLife._restore
+    hasty: set[str] = set()
+    now: list[bool] = [False]
+
+    def leave(self: Store, partition: str, target: Store) -> Generator[Any, Any, None]:
+        self.serving[partition].leaving = True
+        self.end_ledger(partition)
+        term = self.disk.term(partition)
+        self.record(partition, "manifest", MANIFEST.pack(LEAVE, term, 0), ("leave", term))
+        hasty.add(partition)
+        target.begin(target.life.adopt(partition, self.life.catalog.owner(partition)))
+        while self.unsynced:
+            yield Wait(0.3)
+        yield from self.life.leave(partition)
+        self.serving.pop(partition, None)
+        hasty.discard(partition)
+
+    def restored(self: StoreLife, partition: str, source: CatalogEntry) -> Generator[Any, Any, Any]:
+        task, answer = restore(self, partition, source), None
+        while True:
+            now[0] = partition in hasty
+            try:
+                wanted = task.send(answer)
+            except StopIteration as end:
+                return end.value
+            finally:
+                now[0] = False
+            answer = yield wanted
+
+    patch.setattr(Store, "leave", leave)
+    patch.setattr(StoreLife, "_restore", restored)
+    patch.setattr(PartitionState, "has_left", lambda self, term: now[0] or has_left(self, term))
+    begin_anew(patch, hasty.clear)
+
+
+@mutation("a leave counts for its term", "a partition that was left counts as left when it has come back")
+def _(patch: Patch) -> None:
+    patch.setattr(PartitionState, "has_left", lambda self, term: term in self.left)
+
+
+@mutation("a later term is not replaced", "a store adopts a partition that it holds in a later term")
+def _(patch: Patch) -> None:
+    patch.setattr(StoreLife, "_is_newer", lambda self, partition, source: False)
+
+
+@mutation("a term has its own ledgers", "ledger numbers go on from the restored manifest")
+def _(patch: Patch) -> None:
+    patch.setattr(Store, "lowest_ledger", lambda self, copy: 0)
+
+
+@mutation("asynchronous receipts are bounded", "they are given however old the oldest unshipped one is")
+def _(patch: Patch) -> None:
+    patch.setattr(Receipts, "is_behind", lambda self, now: False)
+
+
+# ---- snapshots of the catalog
+
+
+@mutation("entries go behind a snapshot", "the catalog's entries are deleted before the snapshot is there")
+def _(patch: Patch) -> None:
+    snapshot = Catalog.snapshot
+
+    def early(self: Catalog) -> Task[None]:
+        if self._due is not None:
+            names = yield from ask(ListKeys(ENTRIES))
+            yield Delete(tuple(name for name in names if name < catalog_key(self._due.length)))
+        yield from snapshot(self)
+
+    patch.setattr(Catalog, "snapshot", early)
+
+
+@mutation("every fold is there", "only the fold of the newest snapshot is written")
+def _(patch: Patch) -> None:
+    fold = Catalog._fold
+
+    def newest(self: Catalog, length: int) -> Task[None]:
+        others = Catalog(entries_of_a_snapshot=length)
+        yield from fold(others, length)
+
+    patch.setattr(Catalog, "_fold", newest)
+
+
+@mutation("an entry counts when it was looked for its fold", "entries count as soon as they are read")
+def _(patch: Patch) -> None:
+    def read(self: Catalog) -> Task[None]:
+        while True:
+            first, end = self.length, self._end_of_fold(self.length)
+            stored = yield from ask(Get(catalog_key(first)))
+            if stored is not None and self.length == first:
+                self._add(unpack_entry(catalog_key(first), stored))
+                if self.length == end:
+                    self._due = self._as_snapshot()
+            elif stored is None:
+                if (yield from ask(Get(fold_key(end)))) is None:
+                    return
+                yield from self._read_snapshot()
+
+    patch.setattr(Catalog, "read", read)
+
+
+def main(arguments: list[str]) -> int:
+    """Print the table of mutations; return 1 if one was not caught."""
+    most, rules = int((arguments or ["2000"])[0]), arguments[1:] or list(MUTATIONS)
+    missed = 0
+    for rule in rules:
+        ran, found = caught(rule, range(most), stop_at=3)
+        missed += not found
+        what = "; ".join(sorted({each.rpartition(" (seed")[0] for each in found})) or "NOT CAUGHT"
+        print(f"{rule} | {MUTATIONS[rule][0]} | {found.total()} in {ran} | {what}", flush=True)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
