@@ -227,6 +227,10 @@ class InvalidMessage(PulsarException):
     """A message or its metadata cannot be decoded or stored."""
 
 
+class SchemaSerializationException(InvalidMessage):
+    """A value does not fit its schema; the message can be acknowledged."""
+
+
 class ConsumerNotInitialized(PulsarException):
     """The consumer was used before it was ready."""
 
@@ -287,6 +291,10 @@ class MessageTooBig(PulsarException):
 
 class TopicNotFound(PulsarException):
     """The topic, or its tenant or namespace, does not exist."""
+
+
+class SchemaNotFound(TopicNotFound):
+    """The topic has no such version of a schema."""
 
 
 class SubscriptionNotFound(PulsarException):

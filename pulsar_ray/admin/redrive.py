@@ -23,6 +23,7 @@ from pulsar_ray.client.options.checks import check_flag, check_number, check_opt
 from pulsar_ray.client.options.policies import ConsumerBatchReceivePolicy
 from pulsar_ray.client.producer.producer import Producer
 from pulsar_ray.client.received.message import BlockRows, ReceivedBlock, Rows
+from pulsar_ray.client.schemas.registration import Writer, schema_of_copies, writer_of
 from pulsar_ray.errors import (
     InvalidConfiguration,
     InvalidTopicName,
@@ -153,19 +154,19 @@ class Redrive:
             batch_receive_policy=ConsumerBatchReceivePolicy(_AT_ONCE, _AT_ONCE_BYTES, _QUIET_MS),
         )
         counts: Counter[str] = Counter()
-        outbox = _Outbox(lambda target: self._producer(client, target))
+        outbox = _Outbox(lambda target, writer: self._producer(client, target, writer))
         left = limit
         for parts in stored_letters(consumer, ends):
-            by_target: dict[str, list[BlockRows]] = {}
+            by_target: dict[tuple[str, Writer], list[BlockRows]] = {}
             for block, rows in parts:
-                found = targets.rows_of(block, rows)
+                found, writer = targets.rows_of(block, rows), writer_of(block)
                 counts[UNADDRESSED] += len(found.pop(UNADDRESSED, ()))
-                found = {target: numbers for target, numbers in found.items() if outbox.takes(target)}
+                found = {target: numbers for target, numbers in found.items() if outbox.takes(target, writer)}
                 for target, numbers in _first(found, left).items():
-                    by_target.setdefault(target, []).append(BlockRows(block, numbers))
+                    by_target.setdefault((target, writer), []).append(BlockRows(block, numbers))
                     left = None if left is None else left - len(numbers)
-            for target, taken in by_target.items():
-                if went := outbox.send(target, taken):
+            for (target, writer), taken in by_target.items():
+                if went := outbox.send(target, writer, taken):
                     consumer.acknowledge_moved(went)
                     moved = sum(len(part.rows) for part in went)
                     counts[target] += moved
@@ -189,7 +190,7 @@ class Redrive:
         (retention,) = self._calls.ask_controller("policies", target, "retention")
         return not all(retention["value"].values())
 
-    def _producer(self, client: Client, target: str) -> Producer:
+    def _producer(self, client: Client, target: str, writer: Writer) -> Producer:
         # It is not created, and must be read: nobody would get the messages else.
         if self._keeps_nothing(target):
             raise NotAllowedError(
@@ -199,7 +200,11 @@ class Redrive:
         # In chunks go letters that came so, if the topic can have them.
         is_chunking = TopicName.parse(target).is_persistent
         return client.create_producer(
-            target, block_if_queue_full=True, batching_enabled=False, chunking_enabled=is_chunking
+            target,
+            schema=schema_of_copies(writer),
+            block_if_queue_full=True,
+            batching_enabled=False,
+            chunking_enabled=is_chunking,
         )
 
 
@@ -210,28 +215,28 @@ class _Outbox:
     other from going, and is counted in `too_big`.
     """
 
-    def __init__(self, new_producer: Callable[[str], Producer]) -> None:
+    def __init__(self, new_producer: Callable[[str, Writer], Producer]) -> None:
         self._new_producer = new_producer
-        self._producers: dict[str, Producer] = {}
+        self._producers: dict[tuple[str, Writer], Producer] = {}
         self.refused: dict[str, PulsarException] = {}
         self.too_big: dict[str, list[str]] = {}
         """The first ids of letters that were too large, by topic."""
         self.too_big_count = 0
         self.too_big_error: PulsarException | None = None
 
-    def takes(self, target: str) -> bool:
+    def takes(self, target: str, writer: Writer) -> bool:
         """Whether copies can be sent to a topic; opens a producer."""
-        if target not in self._producers and target not in self.refused:
+        if (target, writer) not in self._producers and target not in self.refused:
             try:
-                self._producers[target] = self._new_producer(target)
+                self._producers[target, writer] = self._new_producer(target, writer)
             except PulsarException as error:
                 self.refused[target] = error
         return target not in self.refused
 
-    def send(self, target: str, letters: list[BlockRows]) -> list[BlockRows]:
+    def send(self, target: str, writer: Writer, letters: list[BlockRows]) -> list[BlockRows]:
         """Those of letters whose copies are durable in a topic that takes them."""
         copies = [original_columns(*part) for part in letters]
-        sent = send_copies(self._producers[target], joined_columns(copies))
+        sent = send_copies(self._producers[target, writer], joined_columns(copies))
         if sent.error is not None:
             if not isinstance(sent.error, PulsarException):
                 raise sent.error

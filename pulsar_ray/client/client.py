@@ -258,7 +258,7 @@ class Client:
         consumer, core = self._reading_consumer(reading, Ending("table view"))
         reader = Reader(self, consumer, arguments)
         self._handles.add(reader, reader.topic())
-        view = TableView(consumer.topic(), subscription_name, schema, reader, consumer, core)
+        view = TableView(consumer.topic(), subscription_name, core.options.schema, reader, consumer, core)
         try:
             view.load()
         except BaseException:

@@ -162,12 +162,12 @@ def encode_metadata(metadata: BlockMetadata) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def encode_producer_name(producer_name: str) -> bytes:
-    """Encode a producer's name alone, the same for block after block.
+def encode_producer_fields(producer_name: str, schema_version: bytes | None = None) -> bytes:
+    """Encode a producer's name and version alone, the same for block after block.
 
     The bytes are those of `encode_metadata`.
     """
-    return encode_metadata(BlockMetadata(producer_name=producer_name))
+    return encode_metadata(BlockMetadata(producer_name=producer_name, schema_version=schema_version))
 
 
 _NO_RARE_FIELDS = NO_METADATA[6:]

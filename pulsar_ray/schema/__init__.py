@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pulsar_ray.model.enums import SchemaType
+from pulsar_ray.schema.auto import AutoSchema
 from pulsar_ray.schema.definition import (
     Array,
     Boolean,
@@ -25,6 +26,7 @@ from pulsar_ray.schema.schema_protobuf import ProtobufNativeSchema
 
 __all__ = [
     "Array",
+    "AutoSchema",
     "AvroSchema",
     "Boolean",
     "Bytes",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from pulsar_ray.client.options.schema import Schema
 from pulsar_ray.model.enums import SchemaType
+from pulsar_ray.model.topic_schema import TopicSchema
 
 _NULL = 0xFFFFFFFF
 
@@ -39,14 +41,36 @@ class KeyValueSchema(Schema):
         return _part(key) + _part(value)
 
     def decode(self, data: bytes) -> KeyValue:
-        key, end = _read_part(data, 0, "key")
-        value, end = _read_part(data, end, "value")
-        if end != len(data):
-            raise ValueError(f"{len(data) - end} bytes follow the value of a pair of key and value")
-        return KeyValue(
-            None if key is None else self.key_schema.decode(key),
-            None if value is None else self.value_schema.decode(value),
+        return decode_pair(data, self.key_schema.decode, self.value_schema.decode)
+
+    def registered(self) -> TopicSchema:
+        parts = (
+            schema.registered() or TopicSchema(SchemaType.BYTES.name, "")
+            for schema in (self.key_schema, self.value_schema)
         )
+        return TopicSchema.of_parts(*parts)
+
+    def reading(self, writer: TopicSchema | None) -> Callable[[bytes], Any]:
+        if writer is None:
+            return self.decode
+        self._check_type_of(writer)
+        key, value = writer.parts()
+        read_key, read_value = self.key_schema.reading(key), self.value_schema.reading(value)
+        return lambda data: decode_pair(data, read_key, read_value)
+
+
+def decode_pair(
+    data: bytes, read_key: Callable[[bytes], Any], read_value: Callable[[bytes], Any]
+) -> KeyValue:
+    """Return the pair in a payload. Raises ValueError for bytes that are none."""
+    key, end = _read_part(data, 0, "key")
+    value, end = _read_part(data, end, "value")
+    if end != len(data):
+        raise ValueError(f"{len(data) - end} bytes follow the value of a pair of key and value")
+    return KeyValue(
+        None if key is None else read_key(key),
+        None if value is None else read_value(value),
+    )
 
 
 def _part(data: bytes | None) -> bytes:

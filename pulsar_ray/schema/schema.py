@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 from pulsar_ray.client.options.schema import BytesSchema, Schema, SchemaInfo, StringSchema
 from pulsar_ray.model.enums import SchemaType
+from pulsar_ray.model.topic_schema import JAVA_PROPERTIES, TopicSchema
 from pulsar_ray.schema.codecs import codec_of
 from pulsar_ray.schema.forms import (
     JAVA_JSON,
@@ -36,8 +38,20 @@ class JsonSchema(Schema):
         self._codec = codec_of(record_cls)
         self._reading = JAVA_JSON if java else PYTHON_JSON
         self._writing = WRITES_JAVA_JSON if java else WRITES_PYTHON_JSON
+        self._is_java = java
         text = json.dumps(self._codec.definition(), indent=1)
         super().__init__(record_cls, SchemaType.JSON, text, "JSON")
+
+    def registered(self) -> TopicSchema:
+        properties = dict(zip(JAVA_PROPERTIES, ("true", "false"), strict=True)) if self._is_java else {}
+        return TopicSchema(SchemaType.JSON.name, self._schema_info.schema(), properties)
+
+    def reading(self, writer: TopicSchema | None) -> Callable[[bytes], Any]:
+        if writer is None:
+            return self.decode
+        self._check_type_of(writer)
+        codec, reading = self._codec, JAVA_JSON if writer.is_java else PYTHON_JSON
+        return lambda data: codec.read(json.loads(data), reading)
 
     def encode(self, obj: Any) -> bytes:
         self._validate_object_type(obj)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
+from collections.abc import Callable
 from typing import Any
 
 from pulsar_ray.client.options.schema import Schema
 from pulsar_ray.errors import OperationNotSupported
 from pulsar_ray.model.enums import SchemaType
+from pulsar_ray.model.topic_schema import TopicSchema
 from pulsar_ray.schema.codecs import codec_of
 from pulsar_ray.schema.definition import Record
 from pulsar_ray.schema.forms import AVRO, WRITES_AVRO
@@ -35,6 +37,7 @@ class AvroSchema(Schema):
             raise AssertionError("The param record_cls and schema_definition shouldn't be both None.")
         self._codec = None if record_cls is None else codec_of(record_cls)
         definition = schema_definition if self._codec is None else self._codec.definition()
+        self._definition = definition
         self._parsed = _parsed(definition)
         super().__init__(record_cls, SchemaType.AVRO, json.dumps(definition, indent=1), "AVRO")
 
@@ -55,6 +58,40 @@ class AvroSchema(Schema):
 
         plain = schemaless_reader(io.BytesIO(data), self._parsed, None)
         return plain if self._codec is None else self._codec.read(plain, AVRO)
+
+    def reading(self, writer: TopicSchema | None) -> Callable[[bytes], Any]:
+        if writer is None:
+            return self.decode
+        self._check_type_of(writer)
+        from fastavro import schemaless_reader  # noqa: PLC0415
+
+        written = parsed_writer(writer)
+        # The broker does not compare the name of the whole record, so neither does reading.
+        read = _parsed(_also_called(self._definition, written))
+        codec = self._codec
+
+        def decode(data: bytes) -> Any:
+            stream = io.BytesIO(data)
+            plain = schemaless_reader(stream, written, read)
+            if stream.tell() != len(data):
+                raise ValueError(f"{len(data) - stream.tell()} bytes follow the value")
+            return plain if codec is None else codec.read(plain, AVRO)
+
+        return decode
+
+
+def parsed_writer(writer: TopicSchema) -> Any:
+    """Return the definition that values were written with, for fastavro. Raises ValueError."""
+    from fastavro import parse_schema  # noqa: PLC0415
+
+    return parse_schema(json.loads(writer.text))
+
+
+def _also_called(definition: Any, written: Any) -> Any:
+    name = written.get("name") if isinstance(written, dict) else None
+    if name is None or name == definition.get("name"):
+        return definition
+    return {**definition, "aliases": [*definition.get("aliases", ()), name]}
 
 
 def _parsed(definition: Any) -> Any:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import importlib.util
 import json
+from collections.abc import Callable
 from typing import Any
 
 from pulsar_ray.client.options.schema import Schema
 from pulsar_ray.errors import OperationNotSupported
 from pulsar_ray.model.enums import SchemaType
+from pulsar_ray.model.topic_schema import TopicSchema
 
 __all__ = ["HAS_PROTOBUF", "ProtobufNativeSchema", "Schema"]
 
@@ -39,6 +41,11 @@ class ProtobufNativeSchema(Schema):
 
     def decode(self, data: bytes) -> Any:
         return self._record_cls.FromString(data)
+
+    def reading(self, writer: TopicSchema | None) -> Callable[[bytes], Any]:
+        if writer is not None:
+            self._check_type_of(writer)
+        return self.decode
 
     def __str__(self) -> str:
         return f"ProtobufNativeSchema({self._record_cls.__name__})"

@@ -15,7 +15,7 @@ from pulsar_ray.testing.waiting import wait_until
 from tests.conformance.broker import WAIT_MS, Broker, numbers
 
 
-def put(producer: Producer, **pairs: bytes | None) -> None:
+def put(producer: Producer, **pairs: Any) -> None:
     for key, value in pairs.items():
         producer.send(value, partition_key=key)
 
@@ -44,14 +44,14 @@ def test_listeners_of_a_table_view_get_what_is_there_and_then_every_update(
     broker: Broker, client: Client
 ) -> None:
     topic = broker.topic()
-    producer = client.create_producer(topic)
-    put(producer, a=b"1", b=b"2")
+    producer = client.create_producer(topic, schema=StringSchema())
+    put(producer, a="1", b="2")
     view = client.create_table_view(topic, schema=StringSchema())
     assert str(view) == f"TableView(topic={topic})"
     seen: list[tuple[str, Any]] = []
     view.for_each_and_listen(lambda key, value: seen.append((key, value)))
     assert seen == [("a", "1"), ("b", "2")]
-    put(producer, a=b"3", b=None, c=b"4")
+    put(producer, a="3", b=None, c="4")
     wait_until(lambda: seen[2:] == [("a", "3"), ("b", ""), ("c", "4")])
     now: dict[str, Any] = {}
     view.for_each(now.__setitem__)

@@ -32,6 +32,7 @@ from pulsar_ray.client.received.receiver_queue import (
     ReceiverQueue,
     WaitingReceivers,
 )
+from pulsar_ray.client.schemas.readings import SchemaReadings
 from pulsar_ray.errors import (
     AlreadyClosed,
     ForkedClient,
@@ -92,6 +93,8 @@ class ConsumerCore:
         self._bulk_window = 0
         self._read_errors: deque[PulsarException] = deque()
         """Of blocks behind messages that were collected: each is raised next, in its order."""
+        self.readings: SchemaReadings | None = None
+        """How values are read by their writers' versions; None for bytes."""
         self.error: PulsarException | None = None
         """The error that every receive raises, once there is one."""
         self.activity: SimpleQueue[ConsumerEvent | None] = SimpleQueue()

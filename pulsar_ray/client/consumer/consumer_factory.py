@@ -21,7 +21,10 @@ from pulsar_ray.client.endpoint.actor_links import ActorLinks
 from pulsar_ray.client.endpoint.ending import close_each
 from pulsar_ray.client.metrics.client_figures import ClientFigures
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
+from pulsar_ray.client.options.schema import BytesSchema
 from pulsar_ray.client.received.block_decoder import SegmentFiles
+from pulsar_ray.client.schemas.readings import SchemaReadings
+from pulsar_ray.client.schemas.registration import check_readable, finder_of
 from pulsar_ray.errors import (
     AlreadyClosed,
     InvalidConfiguration,
@@ -83,6 +86,12 @@ class ConsumerFactory:
         if topics.may_change:
             _check_queue(options)
         _check_start(start, routes)
+        if type(options.schema) is not BytesSchema:
+            core.readings = SchemaReadings(
+                options.schema, finder_of(self._links, lambda: self._links.operation_timeout_s)
+            )
+            for name in dict.fromkeys(_whole(route) for route in routes):
+                self._check_schema(core, topics, name, deadline)
         try:
             self._add_partitions(core, topics, routes, start, deadline)
             self._open_partitions(core, topics, deadline)
@@ -95,6 +104,14 @@ class ConsumerFactory:
             core.partitions.discovery = discovery = self._discovery(core, topics, start)
             discovery.start()
         return topics.name, core
+
+    def _check_schema(self, core: ConsumerCore, topics: TopicSelection, name: str, deadline: float) -> None:
+        """Raise IncompatibleSchema for a topic that the consumer's schema cannot read.
+
+        Letters have the schemas of their messages, which are checked where those are.
+        """
+        if name not in topics.letter_topics:
+            check_readable(self._links, TopicName.parse(name), core.options.schema, core.name, deadline)
 
     def _undo_subscriptions(self, core: ConsumerCore) -> None:
         """Delete subscriptions that came into being for this consumer, which was refused somewhere.
@@ -191,6 +208,7 @@ class ConsumerFactory:
 
         def attach(route: PartitionRoute) -> None:
             deadline = self._links.deadline()
+            self._check_schema(core, topics, _whole(route), deadline)
             link = self._links.to_dispatcher(route, options, core.subscription, deadline)
             start = own_start if route.topic in core.partitions.absent else earliest
             partition = self._partition(core, route, link, start)

@@ -16,6 +16,7 @@ from pulsar_ray.client.consumer.partition_deliveries import DeliveryTarget, Part
 from pulsar_ray.client.consumer.start_position import StartPosition
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.client.received.block_decoder import BlockDecoder
+from pulsar_ray.client.schemas.readings import SchemaReadings
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.enums import ConsumerType, SubscriptionMode
 from pulsar_ray.model.topic_name import TopicName
@@ -33,6 +34,7 @@ class PartitionOwner(DeliveryTarget, Protocol):
     is_multi_topic: bool
     lock: threading.Lock
     error: PulsarException | None
+    readings: SchemaReadings | None
 
     def check(self) -> None:
         """Raise what ended the consumer."""
@@ -57,7 +59,8 @@ class PartitionConsumer:
     ) -> None:
         options = owner.options
         is_stored = TopicName.parse(route.topic).is_persistent
-        decoder = BlockDecoder(owner.files, route, options.schema)
+        self._readings = None if owner.readings is None else owner.readings.of_topic(route.topic)
+        decoder = BlockDecoder(owner.files, route, options.schema, self._readings)
         self.link = link
         self.route = route
         self.consumer_id = consumer_id
@@ -207,6 +210,8 @@ class PartitionConsumer:
         They are numbered from the first on. The epochs of its dispatchers begin anew as well, so that one may
         be that of the former partition.
         """
+        if self._readings is not None:
+            self._readings.forget()
         with self._owner.lock:
             self.deliveries.number_anew()
         if not is_known:

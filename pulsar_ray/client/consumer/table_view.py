@@ -8,7 +8,7 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.client.consumer.consumer_core import ConsumerCore
@@ -18,7 +18,13 @@ from pulsar_ray.client.options.checks import check_text, check_type
 from pulsar_ray.client.options.schema import Schema
 from pulsar_ray.client.received.batch_collector import ANY_BYTES, BatchCollector
 from pulsar_ray.client.received.message import MessageBatchView
-from pulsar_ray.errors import AlreadyClosed, NotAllowedError, PulsarException, TopicNotFound
+from pulsar_ray.errors import (
+    AlreadyClosed,
+    NotAllowedError,
+    PulsarException,
+    SchemaSerializationException,
+    TopicNotFound,
+)
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.topic_name import TopicName
 
@@ -27,6 +33,16 @@ logger = logging.getLogger(__name__)
 MESSAGES_AT_ONCE = 10_000
 LOOK_INTERVAL_S = 1.0
 Listener = Callable[[str, Any], Any]
+
+
+class Decoder(Protocol):
+    """Reads stored values: a schema, or one by the writer's version."""
+
+    def decode(self, data: bytes) -> Any: ...
+
+
+Stored = tuple[bytes, Decoder]
+"""A value as it is stored, and how it is read."""
 
 
 class _Registered:
@@ -38,14 +54,14 @@ class _Registered:
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
-        self.unheard: dict[str, bytes] = {}
+        self.unheard: dict[str, Stored] = {}
         self.is_behind = True
 
-    def updated(self, key: str, data: bytes) -> bool:
+    def updated(self, key: str, stored: Stored) -> bool:
         """Whether to tell it of an update now, and not behind others."""
         if self.is_behind:
             self.unheard.pop(key, None)
-            self.unheard[key] = data
+            self.unheard[key] = stored
         return not self.is_behind
 
 
@@ -76,6 +92,8 @@ class TableView:
         self._core = core
         self._lock = threading.Lock()
         self._values: dict[str, bytes] = {}
+        self._readings: dict[str, Decoder] = {}
+        """How values are read that were written with a version of the topic's schema."""
         self._listeners: list[_Registered] = []
         self._kept: list[TableView] = []
         """Of the thread that follows: the view itself, once it has listeners."""
@@ -155,20 +173,24 @@ class TableView:
             if not key:
                 continue
             data = message.data()
+            reading = message.block.schema
             with self._lock:
                 if data:
                     self._values[key] = data
+                    if reading is not self._schema:
+                        self._readings[key] = reading
                 else:
                     self._values.pop(key, None)
-                told = [each.listener for each in self._listeners if each.updated(key, data)]
+                    self._readings.pop(key, None)
+                told = [each.listener for each in self._listeners if each.updated(key, (data, reading))]
             for listener in told:
-                self._call(listener, key, data)
+                self._call(listener, key, (data, reading))
 
-    def _call(self, listener: Listener, key: str, data: bytes) -> None:
+    def _call(self, listener: Listener, key: str, stored: Stored) -> None:
         if self._reader.ending.is_over:
             return
         try:
-            listener(key, self._schema.decode(data))
+            listener(key, self._value(stored))
         except Exception:
             logger.exception("a table view's listener raised")
 
@@ -178,16 +200,33 @@ class TableView:
         self._check()
         with self._lock:
             data = self._values.get(key)
-        return None if data is None else self._schema.decode(data)
+            reading = self._readings.get(key, self._schema)
+        return None if data is None else reading.decode(data)
+
+    def _items(self) -> list[tuple[str, Stored]]:
+        """All values, with how they are read. The lock is held."""
+        readings, own = self._readings, self._schema
+        return [(key, (data, readings.get(key, own))) for key, data in self._values.items()]
+
+    @staticmethod
+    def _value(stored: Stored) -> Any:
+        data, reading = stored
+        try:
+            return reading.decode(data)
+        except SchemaSerializationException:
+            if data:
+                raise
+            # A key that was removed is told of with an empty value, and most schemas have none.
+            return None
 
     def for_each(self, callback: Listener) -> None:
         """Call `callback(key, value)` for every key that has a value now."""
         _check_callback(callback)
         self._check()
         with self._lock:
-            items = list(self._values.items())
-        for key, data in items:
-            callback(key, self._schema.decode(data))
+            items = self._items()
+        for key, stored in items:
+            callback(key, self._value(stored))
 
     def for_each_and_listen(self, callback: Listener) -> None:
         """Call `callback(key, value)` for every key now, then for every update.
@@ -198,13 +237,13 @@ class TableView:
         _check_callback(callback)
         self._check()
         with self._lock:
-            items = list(self._values.items())
+            items = self._items()
             registered = _Registered(callback)
             self._listeners.append(registered)
             self._kept[:] = [self]
         try:
-            for key, data in items:
-                callback(key, self._schema.decode(data))
+            for key, stored in items:
+                callback(key, self._value(stored))
         except BaseException:
             with self._lock:
                 self._listeners.remove(registered)
@@ -217,8 +256,8 @@ class TableView:
                 if not unheard:
                     registered.is_behind = False
                     return
-            for key, data in unheard.items():
-                self._call(callback, key, data)
+            for key, stored in unheard.items():
+                self._call(callback, key, stored)
 
     def close(self) -> None:
         """Stop following. A second call raises AlreadyClosed, one after `Client.shutdown` does not."""

@@ -21,6 +21,7 @@ from pulsar_ray.client.dead_letters.letters import (
 from pulsar_ray.client.options.checks import check_properties, check_type
 from pulsar_ray.client.producer.producer import Producer
 from pulsar_ray.client.received.message import Message
+from pulsar_ray.client.schemas.registration import NO_WRITER, Writer, writer_of
 from pulsar_ray.errors import OperationNotSupported
 
 
@@ -30,6 +31,7 @@ class Letter(NamedTuple):
     is_dead: bool
     source: str
     arguments: dict[str, Any]
+    writer: Writer = NO_WRITER
 
 
 class ConsumerLetters:
@@ -87,19 +89,19 @@ class ConsumerLetters:
         }
         if delay_ms > 0 and not is_dead:
             arguments["deliver_after"] = delay
-        return Letter(is_dead, source, arguments)
+        return Letter(is_dead, source, arguments, writer_of(block))
 
     def lent(self, letter: Letter) -> AbstractContextManager[Producer]:
         """See `LetterProducers.lent`: the producer for a copy."""
-        return self._producers.lent(letter.source, is_dead=letter.is_dead)
+        return self._producers.lent(letter.source, is_dead=letter.is_dead, writer=letter.writer)
 
     def take(self, letter: Letter) -> LentProducer | None:
         """See `LetterProducers.take`."""
-        return self._producers.take(letter.source, is_dead=letter.is_dead)
+        return self._producers.take(letter.source, is_dead=letter.is_dead, writer=letter.writer)
 
     def open(self, letter: Letter) -> LentProducer:
         """See `LetterProducers.open`."""
-        return self._producers.open(letter.source, is_dead=letter.is_dead)
+        return self._producers.open(letter.source, is_dead=letter.is_dead, writer=letter.writer)
 
     def give_back(self, taken: LentProducer) -> None:
         """See `LetterProducers.give_back`."""

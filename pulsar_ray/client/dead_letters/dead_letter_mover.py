@@ -25,6 +25,7 @@ from pulsar_ray.client.endpoint.ending import notify_of_forks
 from pulsar_ray.client.options.policies import MultiplierRedeliveryBackoff
 from pulsar_ray.client.received.message import BlockRows, ranges_of, rows_in
 from pulsar_ray.client.received.receiver_queue import QueuedDelivery
+from pulsar_ray.client.schemas.registration import Writer, writer_of
 from pulsar_ray.errors import AlreadyClosed, ForkedClient, PulsarException
 from pulsar_ray.model.message_id import entry_at
 
@@ -262,10 +263,18 @@ class DeadLetterMover:
         return [(real, _Taken(delivery, partition, BlockRows(letter, range(1)), held))]
 
     def _copy(self, source: str, taken: list[_Taken]) -> None:
+        """Copy rows, those of each version of a schema together."""
+        by_writer: dict[Writer, list[_Taken]] = {}
+        for one in taken:
+            by_writer.setdefault(writer_of(one.part.block), []).append(one)
+        for writer, of_writer in by_writer.items():
+            self._copy_of(writer, source, of_writer)
+
+    def _copy_of(self, writer: Writer, source: str, taken: list[_Taken]) -> None:
         """Copy rows, and acknowledge those whose copies are durable."""
         try:
             columns = joined_columns([self._copies(source, one) for one in taken])
-            with self._producers.lent(source, is_dead=True) as producer:
+            with self._producers.lent(source, is_dead=True, writer=writer) as producer:
                 sent = send_copies(producer, columns)
         except Exception as error:  # noqa: BLE001 - a customizer may raise anything
             sent = SentCopies(0, {}, error)

@@ -17,6 +17,7 @@ from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.client.options.policies import ConsumerDeadLetterPolicy, DeadLetterProducerContext
 from pulsar_ray.client.options.producer_options import ProducerOptions
 from pulsar_ray.client.producer.producer import Producer
+from pulsar_ray.client.schemas.registration import NO_WRITER, Writer, schema_of_copies
 from pulsar_ray.errors import ConsumerBusy, PulsarException
 from pulsar_ray.lane.io_thread import IoThread
 from pulsar_ray.model.enums import ConsumerType, InitialPosition
@@ -33,6 +34,10 @@ LOOKS = 4
 """How often in that time unused ones are looked for."""
 _RANDOM_CHARACTERS = 5
 _ALPHABET = string.ascii_letters + string.digits
+
+
+_Key = tuple[bool, str, Writer]
+"""Whether letters are dead, the topic of their messages, and what these were written with."""
 
 
 class LetterClient(Protocol):
@@ -84,10 +89,10 @@ class LetterProducers:
         self._start_empty()
 
     def _start_empty(self) -> None:
-        self._opening: defaultdict[tuple[bool, str], threading.Lock] = defaultdict(threading.Lock)
+        self._opening: defaultdict[_Key, threading.Lock] = defaultdict(threading.Lock)
         """Each is held while that producer is opened, which may take a while."""
         self._lock = threading.Lock()
-        self._open: dict[tuple[bool, str], LentProducer] = {}
+        self._open: dict[_Key, LentProducer] = {}
         self._is_looked_after = False
 
     def forked(self) -> None:
@@ -95,22 +100,24 @@ class LetterProducers:
         self._start_empty()
 
     @contextmanager
-    def lent(self, source: str, *, is_dead: bool) -> Iterator[Producer]:
+    def lent(self, source: str, *, is_dead: bool, writer: Writer = NO_WRITER) -> Iterator[Producer]:
         """Lend the producer of a topic's dead letter or retry letter topic.
 
         It blocks while that is opened. Raises what creating a producer and an initial subscription raises,
         and InvalidConfiguration if a customizer chose the topic that messages come from.
         """
-        opened = self.take(source, is_dead=is_dead) or self.open(source, is_dead=is_dead)
+        opened = self.take(source, is_dead=is_dead, writer=writer) or self.open(
+            source, is_dead=is_dead, writer=writer
+        )
         try:
             yield opened.producer
         finally:
             self.give_back(opened)
 
-    def take(self, source: str, *, is_dead: bool) -> LentProducer | None:
+    def take(self, source: str, *, is_dead: bool, writer: Writer = NO_WRITER) -> LentProducer | None:
         """Take a producer if it is open, until `give_back`; blocks for nothing."""
         with self._lock:
-            known = self._open.get((is_dead, source))
+            known = self._open.get((is_dead, source, writer))
             if known is None or known.producer.has_ended:
                 return None
             known.users += 1
@@ -122,14 +129,14 @@ class LetterProducers:
             taken.users -= 1
             taken.unused_since_s = self._now_s()
 
-    def open(self, source: str, *, is_dead: bool) -> LentProducer:
+    def open(self, source: str, *, is_dead: bool, writer: Writer = NO_WRITER) -> LentProducer:
         """Take a producer as `take` does, opened if it is not; blocks."""
         # Without a lock: a customizer is the application's code, and may close the consumer.
-        options = self._options(source, is_dead=is_dead)
+        options = self._options(source, writer, is_dead=is_dead)
         with self._lock:
-            opening = self._opening[is_dead, source]
+            opening = self._opening[is_dead, source, writer]
         with opening:
-            if (known := self.take(source, is_dead=is_dead)) is not None:
+            if (known := self.take(source, is_dead=is_dead, writer=writer)) is not None:
                 return known
             if is_dead:
                 self._topics.check_dead_letter_topic(options.topic, source)
@@ -138,7 +145,7 @@ class LetterProducers:
             opened.producer.ending.warns = False
             opened.users = 1
             with self._lock:
-                self._open[is_dead, source] = opened
+                self._open[is_dead, source, writer] = opened
                 is_looked_after, self._is_looked_after = self._is_looked_after, True
         if not is_looked_after:
             self._look_later()
@@ -171,11 +178,12 @@ class LetterProducers:
 
     # --- opening ----------------------------------------------------------------------------------
 
-    def _options(self, source: str, *, is_dead: bool) -> ProducerOptions:
+    def _options(self, source: str, writer: Writer, *, is_dead: bool) -> ProducerOptions:
         topics, policy = self._topics, self._policy
         topic = topics.dead_letter_topic(source) if is_dead else topics.retry_topic(source)
         arguments: dict[str, Any] = {
             "topic": topic,
+            "schema": schema_of_copies(writer),
             "producer_name": self._producer_name(source) if is_dead else None,
             "batching_enabled": False,
             "chunking_enabled": TopicName.parse(topic).is_persistent,

@@ -12,6 +12,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from pulsar_ray.client.endpoint.last_words import LAST_WORDS
 from pulsar_ray.client.endpoint.wake_poll import WakePoll
@@ -201,6 +202,10 @@ class ActorLinks:
         Raises TopicNotFound for a missing namespace.
         """
         return self._connection.cluster.topics(namespace, _left(deadline))
+
+    def ask_registry(self, method: str, *arguments: Any, deadline: float) -> Any:
+        """A call about the schemas of topics, repeated while the controller restarts."""
+        return self._connection.cluster.controller(method, *arguments, timeout_s=_left(deadline))
 
     def keeps_nothing(self, name: TopicName, deadline: float) -> bool:
         """Whether a topic has neither a durable subscription nor retention.

@@ -25,6 +25,7 @@ from pulsar_ray.client.options.declared import (
     optional_instance,
     optional_number,
 )
+from pulsar_ray.client.options.given_schema import as_schema, check_schema
 from pulsar_ray.client.options.not_yet import refuse_not_yet
 from pulsar_ray.client.options.policies import (
     ConsumerBatchReceivePolicy,
@@ -68,7 +69,7 @@ Backoff = Annotated[
     optional_instance(RedeliveryBackoff, "an object with next(redelivery_count)"),
 ]
 CryptoFailureAction = Annotated[ConsumerCryptoFailureAction, member(ConsumerCryptoFailureAction)]
-DeclaredSchema = Annotated[Schema, instance(Schema, "a Schema")]
+DeclaredSchema = Annotated[Schema, check_schema]
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,12 @@ class ConsumerOptions:
         policy = self.dead_letter_policy
         if self.enable_retry and policy is None:
             policy = ConsumerDeadLetterPolicy(_DEFAULT_MAX_REDELIVER_COUNT)
-        return replace(self, consumer_name=self.consumer_name or None, dead_letter_policy=policy)
+        return replace(
+            self,
+            consumer_name=self.consumer_name or None,
+            schema=as_schema(self.schema),
+            dead_letter_policy=policy,
+        )
 
 
 def _check_together(options: ConsumerOptions) -> None:
@@ -293,6 +299,7 @@ class ReaderOptions:
         return replace(
             options,
             reader_name=options.reader_name or None,
+            schema=as_schema(options.schema),
             subscription_role_prefix=options.subscription_role_prefix or None,
         )
 

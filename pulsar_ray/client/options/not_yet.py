@@ -14,10 +14,8 @@ from typing import Any, Final
 
 from pulsar_ray.client.options.authentication import AuthenticationToken
 from pulsar_ray.client.options.crypto_key_reader import CryptoKeyReader
-from pulsar_ray.client.options.schema import BytesSchema, Schema, StringSchema
 from pulsar_ray.client.options.service_info import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
 from pulsar_ray.errors import OperationNotSupported
-from pulsar_ray.model.enums import SchemaType
 
 
 @dataclass(frozen=True)
@@ -44,23 +42,11 @@ def _is_set(value: object) -> bool:
     return bool(value)
 
 
-def _is_other_schema(value: object) -> bool:
-    return not isinstance(value, (BytesSchema, StringSchema))
-
-
 def is_choice_of_clusters(value: object) -> bool:
     """Whether it names several clusters instead of one."""
     return isinstance(value, (AutoClusterFailover, ServiceInfoProvider))
 
 
-class _OwnSchema(Schema):
-    def __init__(self) -> None:
-        super().__init__(None, SchemaType.JSON, None, "JSON")
-
-
-_PLAIN_SCHEMA: Final = (
-    "leave it out, send what schema.encode(value) gives, and call schema.decode(message.data())"
-)
 _NO_ENCRYPTION: Final = "leave it out and encrypt the payload yourself"
 _NO_COMPACTION: Final = "leave it out and keep the latest value per key yourself"
 _NO_TLS: Final = "leave it out; connections stay on Unix sockets or the cluster's own network"
@@ -91,13 +77,10 @@ NOT_YET: Final[tuple[NotYet, ...]] = (
     _refused("Client", "tls_private_key_file_path", ("key.pem",), _NO_TLS),
     _refused("Client", "tls_certificate_file_path", ("cert.pem",), _NO_TLS),
     _refused("Client", "listener_name", ("external",), "leave it out; brokers are addressed through Ray"),
-    NotYet("create_producer", "schema", _is_other_schema, (_OwnSchema(),), _PLAIN_SCHEMA),
     _refused("create_producer", "encryption_key", ("key",), _NO_ENCRYPTION),
     _refused("create_producer", "crypto_key_reader", (CryptoKeyReader("public", "private"),), _NO_ENCRYPTION),
-    NotYet("subscribe", "schema", _is_other_schema, (_OwnSchema(),), _PLAIN_SCHEMA),
     NotYet("subscribe", "is_read_compacted", _is_set, (True,), _NO_COMPACTION),
     _refused("subscribe", "crypto_key_reader", (CryptoKeyReader("public", "private"),), _NO_ENCRYPTION),
-    NotYet("create_reader", "schema", _is_other_schema, (_OwnSchema(),), _PLAIN_SCHEMA),
     NotYet("create_reader", "is_read_compacted", _is_set, (True,), _NO_COMPACTION),
     _refused("create_reader", "crypto_key_reader", (CryptoKeyReader("public", "private"),), _NO_ENCRYPTION),
 )

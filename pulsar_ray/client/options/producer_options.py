@@ -21,6 +21,7 @@ from pulsar_ray.client.options.declared import (
     number,
     optional_number,
 )
+from pulsar_ray.client.options.given_schema import as_schema, check_schema
 from pulsar_ray.client.options.not_yet import refuse_not_yet
 from pulsar_ray.client.options.schema import BytesSchema, Schema
 from pulsar_ray.client.received.message import Message
@@ -46,7 +47,7 @@ class ProducerOptions:
 
     topic: Annotated[str, instance(str, "a str")]
     producer_name: OptionalText = None
-    schema: Annotated[Schema, instance(Schema, "a Schema")] = field(default_factory=BytesSchema)
+    schema: Annotated[Schema, check_schema] = field(default_factory=BytesSchema)
     initial_sequence_id: Annotated[int | None, optional_number(-1, MAX_SEQUENCE_ID)] = None
     send_timeout_millis: WaitMs = 30_000
     compression_type: Annotated[CompressionType, member(CompressionType)] = CompressionType.NONE
@@ -92,6 +93,7 @@ class ProducerOptions:
         return replace(
             self,
             producer_name=self.producer_name or None,
+            schema=as_schema(self.schema),
             message_routing_mode=PartitionsRoutingMode.CustomPartition
             if is_custom
             else self.message_routing_mode,

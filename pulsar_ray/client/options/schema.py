@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pulsar_ray.model.enums import SchemaType
+from pulsar_ray.model.topic_schema import TopicSchema
+
+_UNREGISTERED = (SchemaType.BYTES, SchemaType.NONE, SchemaType.AUTO_CONSUME, SchemaType.AUTO_PUBLISH)
 
 
 class SchemaInfo:
@@ -44,6 +48,26 @@ class Schema:
     def decode(self, data: bytes) -> Any:
         """The value that `encode` made these bytes of."""
         raise NotImplementedError
+
+    def registered(self) -> TopicSchema | None:
+        """Return what a topic's registry is to have of it; None for bytes."""
+        info = self._schema_info
+        kind = info.schema_type()
+        if kind in _UNREGISTERED:
+            return None
+        return TopicSchema(kind.name, "" if info.schema() == "null" else info.schema())
+
+    def reading(self, writer: TopicSchema | None) -> Callable[[bytes], Any]:
+        """Return what decodes values of a writer's schema; None: of one that has none.
+
+        Raises ValueError for a writer's schema that this one cannot read.
+        """
+        return self.decode
+
+    def _check_type_of(self, writer: TopicSchema) -> None:
+        own = self._schema_info.schema_type().name
+        if writer.type != own:
+            raise ValueError(f"it was written as {writer.type}, and not as {own}")
 
     def decode_message(self, msg: Any) -> Any:
         """The value of a received message."""

@@ -116,12 +116,13 @@ class BatchBuilder:
         codec: int = 0,
         max_message_size: int = MAX_MESSAGE_SIZE,
         producer_name: str = "",
+        fields_bytes: int = 0,
     ) -> None:
         self._limits = limits
         self._clock = clock
         self._codec = codec
         self._is_batching = limits.is_batching
-        self._name_bytes = len(producer_name.encode()) + _FIELD_BYTES
+        self._name_bytes = max(len(producer_name.encode()), fields_bytes) + _FIELD_BYTES
         # The open block; key-based batching has one per key instead, in the order of their first messages.
         self._rows: Batch | None = None
         self._keyed: dict[str | None, Batch] | None = None
@@ -436,7 +437,9 @@ class BatchBuilder:
         return sealed
 
 
-def builder_for(options: ProducerOptions, opened: ProducerOpened, clock: Clock) -> BatchBuilder:
+def builder_for(
+    options: ProducerOptions, opened: ProducerOpened, clock: Clock, fields_bytes: int
+) -> BatchBuilder:
     """The builder of a producer that a partition has opened."""
     limits = BatchLimits(
         options.batching_enabled,
@@ -452,6 +455,7 @@ def builder_for(options: ProducerOptions, opened: ProducerOpened, clock: Clock) 
         codec=int(options.compression_type),
         max_message_size=opened.max_message_size,
         producer_name=opened.name,
+        fields_bytes=fields_bytes,
     )
 
 

@@ -36,7 +36,7 @@ from pulsar_ray.errors import OperationNotSupported, PulsarException, Result, Ti
 from pulsar_ray.format.arrow_payload import encode_rows
 from pulsar_ray.format.block import KEY_COLUMN, ORDERING_KEY_COLUMN
 from pulsar_ray.format.delivery_times import encode_times
-from pulsar_ray.format.metadata import BlockMetadata, encode_producer_name
+from pulsar_ray.format.metadata import BlockMetadata, encode_producer_fields
 from pulsar_ray.format.payload import encode_batch, encode_table
 from pulsar_ray.format.table import DELIVER_AT, normalize_table, split_rows, split_table
 from pulsar_ray.lane.waiting import Completion
@@ -355,14 +355,17 @@ class BulkSend:
         now_ms = time.time_ns() // 1_000_000
         codec = int(self._options.compression_type)
 
+        version = partition.queue.state.schema_version
+
         def encode(incarnation: int, entry_seq: int, producer_name: str, first_id: int) -> list[Any]:
             metadata = None
             if is_batch and (key is not None or ordering_key is not None):
-                metadata = BlockMetadata(producer_name, key, ordering_key)
+                metadata = BlockMetadata(producer_name, key, ordering_key, schema_version=version)
             elif isinstance(due, int):
-                metadata = BlockMetadata(producer_name, deliver_at=due)
+                metadata = BlockMetadata(producer_name, deliver_at=due, schema_version=version)
             elif due is not None:
-                metadata = BlockMetadata(producer_name, delivery_times=encode_times(due))
+                times = encode_times(due)
+                metadata = BlockMetadata(producer_name, schema_version=version, delivery_times=times)
             return encode_batch(
                 payload,
                 columns,
@@ -375,7 +378,7 @@ class BulkSend:
                 row_is_entry=not is_batch,
                 codec=codec,
                 metadata=metadata,
-                fields=encode_producer_name(producer_name),
+                fields=encode_producer_fields(producer_name, version),
             )
 
         def done(ledger_id: int, entry_id: int, error: PulsarException | None, stored_before: int) -> None:

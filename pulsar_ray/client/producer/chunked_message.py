@@ -103,6 +103,7 @@ class ChunkedMessage:
         callback: SendCallback | None,
         partition: int,
         stored: Callable[[int], None],
+        schema_version: bytes | None = None,
     ) -> list[UnconfirmedBlock]:
         """Make its blocks, which take their numbers.
 
@@ -114,7 +115,9 @@ class ChunkedMessage:
         for chunk_id in range(self.chunk_count):
             is_last = chunk_id + 1 == self.chunk_count
             metadata = (self._metadata if is_last else BlockMetadata())._replace(
-                producer_name=producer_name, chunk=ChunkInfo(uuid, chunk_id, self.chunk_count, self.size)
+                producer_name=producer_name,
+                schema_version=schema_version,
+                chunk=ChunkInfo(uuid, chunk_id, self.chunk_count, self.size),
             )
             start = chunk_id * self._chunk_bytes
             part = self._payload[start : start + self._chunk_bytes]

@@ -30,7 +30,15 @@ from pulsar_ray.errors import (
 from pulsar_ray.lane.waiting import Completion
 from pulsar_ray.model.enums import ProducerAccessMode
 from pulsar_ray.model.message_id import MessageId
-from pulsar_ray.session.requests import NO_BLOCK, NO_EPOCH, OpenProducer, ProducerOpened, PublishFailed
+from pulsar_ray.model.topic_schema import version_bytes
+from pulsar_ray.session.requests import (
+    NO_BLOCK,
+    NO_EPOCH,
+    NO_SCHEMA,
+    OpenProducer,
+    ProducerOpened,
+    PublishFailed,
+)
 from pulsar_ray.transport.carriers import Connection
 from pulsar_ray.transport.cluster import AttachReply, PartitionRoute
 
@@ -48,12 +56,20 @@ class PartitionProducer:
     awaited_consumer = None
 
     def __init__(
-        self, link: EndpointLink, producer_id: int, route: PartitionRoute, options: ProducerOptions
+        self,
+        link: EndpointLink,
+        producer_id: int,
+        route: PartitionRoute,
+        options: ProducerOptions,
+        schema_version: int = NO_SCHEMA,
     ) -> None:
         self.link = link
         self.route = route
         self.producer_id = producer_id
         self.queue = queue = SendQueue(link, producer_id, route.partition, options)
+        if schema_version != NO_SCHEMA:
+            queue.state.schema_version = version_bytes(schema_version)
+        self._schema_version = schema_version
         self.on_receipts = queue.confirm
         """Complete blocks: the queue does, without another call between."""
         self._options = options
@@ -142,6 +158,7 @@ class PartitionProducer:
             self._options.properties,
             self.queue.state.builder is not None,
             self._topic_epoch,
+            self._schema_version,
         )
 
     def reopen(self, attached: AttachReply) -> None:

@@ -18,6 +18,7 @@ from pulsar_ray.client.metrics.client_figures import ClientFigures
 from pulsar_ray.client.options.producer_options import ProducerOptions
 from pulsar_ray.client.producer.partition_producer import PartitionProducer
 from pulsar_ray.client.producer.producer import Producer
+from pulsar_ray.client.schemas.registration import written_version
 from pulsar_ray.errors import TopicNotFound, WrongNode
 from pulsar_ray.model.enums import ProducerAccessMode
 from pulsar_ray.model.topic_name import TopicName
@@ -55,9 +56,11 @@ class ProducerFactory:
         deadline = self._links.deadline()
         partitions: list[PartitionProducer] = []
         try:
-            for route in self._links.resolve(name, deadline):
+            routes = self._links.resolve(name, deadline)
+            version = written_version(self._links, name, options.schema, options.producer_name, deadline)
+            for route in routes:
                 deadline = self._started(route, deadline)
-                partitions.append(self._open_one(route, options, deadline))
+                partitions.append(self._open_one(route, options, version, deadline))
             _check_any_there(partitions)
         except BaseException:
             close_each(partitions, self._links.deadline())
@@ -72,18 +75,18 @@ class ProducerFactory:
         return deadline
 
     def _open_one(
-        self, route: PartitionRoute, options: ProducerOptions, deadline: float
+        self, route: PartitionRoute, options: ProducerOptions, schema_version: int, deadline: float
     ) -> PartitionProducer:
-        partition = self._open_or_wait(route, options, deadline)
+        partition = self._open_or_wait(route, options, schema_version, deadline)
         if self._figures is not None:
             self._figures.add_producer(partition, route.topic, partition.queue.state.unconfirmed.latency)
         return partition
 
     def _open_or_wait(
-        self, route: PartitionRoute, options: ProducerOptions, deadline: float
+        self, route: PartitionRoute, options: ProducerOptions, schema_version: int, deadline: float
     ) -> PartitionProducer:
         link = self._links.to_partition(route)
-        partition = PartitionProducer(link, next(self._endpoint_ids), route, options)
+        partition = PartitionProducer(link, next(self._endpoint_ids), route, options, schema_version)
         if not route.away:
             try:
                 partition.open(deadline)
@@ -93,7 +96,7 @@ class ProducerFactory:
                 absence = error
             else:
                 return partition
-            partition = PartitionProducer(link, next(self._endpoint_ids), route, options)
+            partition = PartitionProducer(link, next(self._endpoint_ids), route, options, schema_version)
         else:
             absence = WrongNode(route.away)
         if options.access_mode != ProducerAccessMode.Shared:
@@ -113,7 +116,10 @@ class ProducerFactory:
             return self._links.partitions(name, self._links.deadline())
 
         def open_one(route: PartitionRoute) -> PartitionProducer:
-            return self._open_one(route, options, self._links.deadline())
+            deadline = self._links.deadline()
+            # Known by now, unless the topic's schemas were deleted meanwhile.
+            version = written_version(self._links, name, options.schema, options.producer_name, deadline)
+            return self._open_one(route, options, version, deadline)
 
         period_s = options.auto_update_partitions_interval_seconds
         producer.growth = growth = PartitionGrowth(producer, find, open_one, period_s)

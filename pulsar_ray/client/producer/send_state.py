@@ -49,7 +49,7 @@ from pulsar_ray.client.producer.unconfirmed_blocks import (
 from pulsar_ray.clock import Clock, SystemClock
 from pulsar_ray.errors import ProducerQueueIsFull, PulsarException, WrongNode
 from pulsar_ray.format.block import encode_block
-from pulsar_ray.format.metadata import encode_producer_name
+from pulsar_ray.format.metadata import encode_producer_fields
 from pulsar_ray.model.message_id import DUPLICATE_LEDGER, MessageId
 from pulsar_ray.session.requests import ProducerOpened
 from pulsar_ray.transport.carriers import Connection
@@ -152,7 +152,10 @@ class SendState:
         """The limits of the partition, as they are now."""
         self.producer_name = options.producer_name or ""
         """Empty before the partition has answered, unless it was given."""
-        self._encoded_name = b""
+        self._encoded_fields = b""
+        """The fields that all of its blocks have."""
+        self.schema_version: bytes | None = None
+        """The version that all messages are of; set before any is added."""
         self.last_sequence_id = -1
         """The highest one that is stored, also by an earlier producer of the name.
 
@@ -192,8 +195,8 @@ class SendState:
         """
         options = self._options
         self.producer_name = opened.name
-        self._encoded_name = encode_producer_name(opened.name)
-        self.builder = builder_for(options, opened, self._clock)
+        self._encoded_fields = encode_producer_fields(opened.name, self.schema_version)
+        self.builder = builder_for(options, opened, self._clock, len(self._encoded_fields))
         self.builder.on_turn_over = self._end_turn
         self._take_limits(PartitionLimits(self._options, opened))
         stored_id = opened.last_sequence_id
@@ -514,7 +517,7 @@ class SendState:
             first_sequence_id=sequence_id,
             last_sequence_id=sequence_id,
             publish_time_ms=self._clock.now_ms(),
-            fields=self._encoded_name,
+            fields=self._encoded_fields,
         )
         numbers.next_seq = seq + 1
         done = partial(self._complete_single, callback, sequence_id)
@@ -553,7 +556,13 @@ class SendState:
         self._seal_all()
         taken_id = self.builder.take_sequence_id(sequence_id)  # type: ignore[union-attr]
         for block in message.blocks(
-            self.numbers, self.producer_name, taken_id, callback, self.partition, self._note_stored
+            self.numbers,
+            self.producer_name,
+            taken_id,
+            callback,
+            self.partition,
+            self._note_stored,
+            self.schema_version,
         ):
             self.unconfirmed.add(block)
         return WRITE
@@ -597,6 +606,7 @@ class SendState:
                 entry_seq=seq,
                 producer_name=self.producer_name,
                 codec=codec,
+                schema_version=self.schema_version,
             )
             numbers.next_seq = seq + batch.entries
             done = partial(batch.complete, self.partition, self._note_stored)

@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 from pulsar_ray.client.options.schema import Schema
 from pulsar_ray.client.received.message import ReceivedBlock
 from pulsar_ray.client.received.receiver_queue import QueuedChunk, QueuedDelivery
+from pulsar_ray.client.schemas.readings import TopicReadings
 from pulsar_ray.errors import CorruptData
 from pulsar_ray.format.block import parse_block_header
 from pulsar_ray.format.block_memory import MIN_BLOCK_BYTES, BlockMemory
@@ -161,10 +162,18 @@ UNSTORED = -1
 class BlockDecoder:
     """Decodes the blocks of one partition, once each if their parts come close together."""
 
-    def __init__(self, files: SegmentFiles, route: PartitionRoute, schema: Schema) -> None:
+    def __init__(
+        self,
+        files: SegmentFiles,
+        route: PartitionRoute,
+        schema: Schema,
+        readings: TopicReadings | None = None,
+    ) -> None:
         self._files = files
         self._route = route
         self._schema = schema
+        self._readings = readings
+        """By the versions of the topic's schema; None where none matters."""
         self._decoded: list[tuple[tuple[int, int], ReceivedBlock]] = []
 
     def decode(self, delivery: QueuedDelivery) -> ReceivedBlock:
@@ -188,6 +197,7 @@ class BlockDecoder:
                 decoded = decode_block(delivery.data)
         except CorruptData as error:
             raise CorruptData(delivery.path or self._route.topic, delivery.offset, error.text) from None
+        readings = self._readings
         block = ReceivedBlock(
             decoded,
             topic_name=self._route.topic,
@@ -196,7 +206,7 @@ class BlockDecoder:
             first_entry_id=delivery.first_entry_id,
             redelivery_count=delivery.redelivery_count,
             row_failures=delivery.row_failures,
-            schema=self._schema,
+            schema=self._schema if readings is None else readings.of(decoded.metadata.schema_version),
         )
         if delivery.chunks:
             block.first_chunk = delivery.chunks[0].ledger_id, delivery.chunks[0].entry_id

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pulsar_ray.client.options.schema import BytesSchema, Schema
+from pulsar_ray.client.schemas.readings import WrittenValues
+from pulsar_ray.errors import SchemaSerializationException
 from pulsar_ray.format.block import ARROW, ROW_IS_ENTRY
 from pulsar_ray.format.payload import DecodedBlock
 from pulsar_ray.model import row_sets
@@ -70,7 +72,7 @@ class ReceivedBlock:
         first_entry_id: int,
         redelivery_count: int = 0,
         row_failures: RowFailures = (),
-        schema: Schema = _BYTES_SCHEMA,
+        schema: Schema | WrittenValues = _BYTES_SCHEMA,
     ) -> None:
         header = decoded.header
         self.decoded = decoded
@@ -236,9 +238,19 @@ class Message:
         return self.block.values[self.row] or b""
 
     def value(self) -> Any:
-        """The payload decoded by the consumer's schema; None for a tombstone."""
+        """The payload decoded by the consumer's schema; None for a tombstone.
+
+        Its writer's version of the schema is heeded.
+
+        Raises SchemaSerializationException for one that does not fit. The message can be acknowledged.
+        """
         data = self.block.values[self.row]
-        return None if data is None else self.block.schema.decode(data)
+        if data is None:
+            return None
+        try:
+            return self.block.schema.decode(data)
+        except SchemaSerializationException as error:
+            raise error.of_message(self.message_id()) from error.__cause__
 
     def has_null_value(self) -> bool:
         """Whether this is a tombstone, which an empty payload is not."""

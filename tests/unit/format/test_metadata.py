@@ -23,7 +23,7 @@ from pulsar_ray.format.metadata import (
     TransactionId,
     decode_metadata,
     encode_metadata,
-    encode_producer_name,
+    encode_producer_fields,
 )
 from tests.unit.format.damage import bit_flips, truncations
 
@@ -67,7 +67,7 @@ def test_empty_strings_differ_from_missing_ones() -> None:
 
 @pytest.mark.parametrize("name", ["", "p", "producer-\u00e9"])
 def test_a_producer_s_name_alone(name: str) -> None:
-    assert encode_producer_name(name) == encode_metadata(BlockMetadata(producer_name=name))
+    assert encode_producer_fields(name) == encode_metadata(BlockMetadata(producer_name=name))
 
 
 def test_damage_is_never_more_than_a_value_error() -> None:

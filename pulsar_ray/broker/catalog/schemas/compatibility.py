@@ -8,13 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from pulsar_ray.broker.catalog.schemas.avro_types import AvroType, parse_definition
-from pulsar_ray.broker.catalog.schemas.content import AVRO_LIKE, parts_of
+from pulsar_ray.broker.catalog.schemas.content import AVRO_LIKE
 from pulsar_ray.broker.catalog.schemas.resolution import Effort, Misfit, misfits
 from pulsar_ray.errors import IncompatibleSchema
 from pulsar_ray.model.enums import SchemaType
-from pulsar_ray.model.topic_schema import SchemaVersion, TopicSchema
+from pulsar_ray.model.topic_schema import KEY_VALUE, PARTS, SchemaVersion, TopicSchema
 
-_KEY_VALUE: Final = SchemaType.KEY_VALUE.name
 _PROTOBUF_NATIVE: Final = SchemaType.PROTOBUF_NATIVE.name
 
 
@@ -113,11 +112,11 @@ def _found(reader: TopicSchema, writer: TopicSchema, effort: Effort) -> list[Mis
         return [Misfit("", f"{writer.type} cannot be read as {reader.type}")]
     if reader.type in AVRO_LIKE:
         return misfits(_parsed(reader.text), _parsed(writer.text), effort)
-    if reader.type == _KEY_VALUE:
-        readers, writers = parts_of(reader), parts_of(writer)
+    if reader.type == KEY_VALUE:
+        readers, writers = reader.parts(), writer.parts()
         return [
             Misfit(f"{part}.{each.path}" if each.path else part, each.reason, each.remedy)
-            for part, one, other in zip(("key", "value"), readers, writers, strict=True)
+            for part, one, other in zip(PARTS, readers, writers, strict=True)
             for each in _found(one, other, effort)
         ]
     if reader.type == _PROTOBUF_NATIVE:

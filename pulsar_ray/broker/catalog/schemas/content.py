@@ -9,7 +9,7 @@ from typing import Any, Final
 from pulsar_ray.broker.catalog.schemas.avro_types import parse_definition, without_doc
 from pulsar_ray.errors import IncompatibleSchema
 from pulsar_ray.model.enums import SchemaType
-from pulsar_ray.model.topic_schema import MAX_SCHEMA_BYTES, TopicSchema
+from pulsar_ray.model.topic_schema import KEY_VALUE, MAX_SCHEMA_BYTES, TopicSchema
 
 AVRO_LIKE: Final = (SchemaType.AVRO.name, SchemaType.JSON.name)
 """Types whose texts are definitions of Avro."""
@@ -29,9 +29,8 @@ _WITH_TEXT: Final = (
     *AVRO_LIKE,
     SchemaType.PROTOBUF.name,
     SchemaType.PROTOBUF_NATIVE.name,
-    SchemaType.KEY_VALUE.name,
+    KEY_VALUE,
 )
-_KEY_VALUE: Final = SchemaType.KEY_VALUE.name
 
 
 def check_schema(schema: TopicSchema) -> None:
@@ -79,24 +78,10 @@ def _check_text(schema: TopicSchema) -> None:
         described = json.loads(schema.text)
         if not isinstance(described, dict) or not isinstance(described.get("rootMessageTypeName"), str):
             raise ValueError("it names no rootMessageTypeName")
-    elif schema.type == _KEY_VALUE:
-        for part in parts_of(schema):
+    elif schema.type == KEY_VALUE:
+        for part in schema.parts():
             if part.type != SchemaType.BYTES.name:
                 check_schema(part)
-
-
-def parts_of(schema: TopicSchema) -> tuple[TopicSchema, TopicSchema]:
-    """Return the schemas of the key and the value of a KEY_VALUE schema. Raises ValueError."""
-    texts = json.loads(schema.text)
-    if not isinstance(texts, dict) or not all(isinstance(texts.get(part), str) for part in ("key", "value")):
-        raise ValueError("it has no texts of a key and a value")
-    key, value = (
-        TopicSchema(schema.properties.get(f"{part}.schema.type", SchemaType.BYTES.name), texts[part])
-        for part in ("key", "value")
-    )
-    if _KEY_VALUE in (key.type, value.type):
-        raise ValueError("a pair is no key, and no value, of a pair")
-    return key, value
 
 
 def canonical(schema: TopicSchema) -> str:
@@ -106,8 +91,8 @@ def canonical(schema: TopicSchema) -> str:
     """
     if schema.type in AVRO_LIKE:
         return json.dumps(without_doc(json.loads(schema.text)), sort_keys=True, separators=(",", ":"))
-    if schema.type == _KEY_VALUE:
-        return json.dumps([[part.type, canonical(part)] for part in parts_of(schema)])
+    if schema.type == KEY_VALUE:
+        return json.dumps([[part.type, canonical(part)] for part in schema.parts()])
     return "" if schema.type in (*_TEXTLESS, SchemaType.BYTES.name) else schema.text
 
 

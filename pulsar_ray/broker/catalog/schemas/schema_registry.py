@@ -17,7 +17,7 @@ from pulsar_ray.broker.catalog.schemas.content import check_schema, digest
 from pulsar_ray.broker.catalog.schemas.schema_table import SchemaEntry
 from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import IncompatibleSchema, NotAllowedError, TopicNotFound
+from pulsar_ray.errors import IncompatibleSchema, NotAllowedError, SchemaNotFound
 from pulsar_ray.model.topic_name import TopicName, is_system_topic
 from pulsar_ray.model.topic_schema import (
     MAX_SCHEMA_VERSIONS,
@@ -102,7 +102,7 @@ class SchemaRegistry:
 
         Returns the version that the copies have there.
 
-        They were accepted once: no strategy is asked. Raises TopicNotFound for a version that is not there.
+        They were accepted once: no strategy is asked. Raises SchemaNotFound for a version that is not there.
         """
         found = SchemaVersion.of(await self.get(source, version))
         subject = await self._known_subject(target)
@@ -113,7 +113,7 @@ class SchemaRegistry:
     async def get(self, topic: str, version: int | None = None) -> dict[str, Any]:
         """Return the fields of one version, or of the latest.
 
-        Deleted ones are found by their numbers as long as their texts are kept. Raises TopicNotFound,
+        Deleted ones are found by their numbers as long as their texts are kept. Raises SchemaNotFound,
         CorruptData.
         """
         subject = await self._known_subject(topic)
@@ -123,7 +123,7 @@ class SchemaRegistry:
             last = table.last_version(subject)
             known = "it has none" if last is None else f"its last one is {last}"
             wanted = "" if version is None else f" {version}"
-            raise TopicNotFound(f"Schema not found: {subject} has no version{wanted} of a schema; {known}")
+            raise SchemaNotFound(f"Schema not found: {subject} has no version{wanted} of a schema; {known}")
         return found.fields()
 
     async def versions(self, topic: str) -> list[dict[str, Any]]:

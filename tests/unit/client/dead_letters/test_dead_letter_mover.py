@@ -15,6 +15,7 @@ from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.client.dead_letters.dead_letter_mover import DeadLetterMover
 from pulsar_ray.client.dead_letters.letters import LetterTopics
 from pulsar_ray.client.options.policies import ConsumerDeadLetterPolicy
+from pulsar_ray.client.schemas.registration import NO_WRITER, Writer
 from pulsar_ray.errors import MessageTooBig, ProducerBusy, TopicTerminated
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.session.requests import Acknowledge, NegativeAcknowledge, Reset
@@ -46,8 +47,9 @@ class Producers:
         self.opened: list[str] = []
 
     @contextmanager
-    def lent(self, source: str, *, is_dead: bool) -> Iterator[Producers]:
+    def lent(self, source: str, *, is_dead: bool, writer: Writer) -> Iterator[Producers]:
         assert is_dead
+        assert writer == NO_WRITER
         self.opened.append(source)
         if source in self.refusing:
             raise ProducerBusy(f"the name for {source} is taken")

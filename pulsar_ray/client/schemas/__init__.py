@@ -1,0 +1,1 @@
+"""Schemas of topics in clients: which version is written, and reading by the writer's."""

@@ -1,0 +1,110 @@
+"""Reads values by the schema version that their block carries."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from pulsar_ray.client.options.schema import Schema
+from pulsar_ray.errors import PulsarException, SchemaNotFound, SchemaSerializationException
+from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.model.topic_schema import TopicSchema, version_number
+
+FindSchema = Callable[[str, int], TopicSchema]
+"""find(topic, version) asks the registry. Raises SchemaNotFound."""
+_MOST_VERSIONS = 256
+"""A consumer remembers how to read so many versions of a topic."""
+
+
+class SchemaReadings:
+    """How one consumer reads its topics' values: with its schema, by the writer's. Thread-safe."""
+
+    def __init__(self, schema: Schema, find: FindSchema) -> None:
+        self._schema = schema
+        self._find = find
+        self._lock = threading.Lock()
+        self._topics: dict[str, TopicReadings] = {}
+
+    def of_topic(self, topic: str) -> TopicReadings:
+        """Return those of a topic, or of that of a partition."""
+        name = TopicName.parse(topic).partitioned_full
+        with self._lock:
+            if name not in self._topics:
+                self._topics[name] = TopicReadings(name, self._schema, self._find)
+            return self._topics[name]
+
+
+class TopicReadings:
+    """One reading for each version of a topic."""
+
+    def __init__(self, topic: str, schema: Schema, find: FindSchema) -> None:
+        self._topic = topic
+        self._schema = schema
+        self._find = find
+        self._lock = threading.Lock()
+        self._known: OrderedDict[bytes, WrittenValues] = OrderedDict()
+
+    def forget(self) -> None:
+        """Ask again for every version: the topic may be another one of its name."""
+        with self._lock:
+            self._known.clear()
+
+    def of(self, written: bytes | None) -> WrittenValues:
+        """Return how values of a version are read; asks nobody yet."""
+        key = written or b""
+        found = self._known.get(key)
+        if found is None:
+            with self._lock:
+                found = self._known[key] = WrittenValues(self._topic, key, self._schema, self._find)
+                if len(self._known) > _MOST_VERSIONS:
+                    self._known.popitem(last=False)
+        return found
+
+
+class WrittenValues:
+    """Decodes values that were written with one version of a topic's schema."""
+
+    __slots__ = ("_decode", "_find", "_schema", "_topic", "_written")
+
+    def __init__(self, topic: str, written: bytes, schema: Schema, find: FindSchema) -> None:
+        self._topic = topic
+        self._written = written
+        self._schema = schema
+        self._find = find
+        self._decode: Callable[[bytes], Any] | None = None
+
+    def decode(self, data: bytes) -> Any:
+        """Return the value.
+
+        Raises SchemaSerializationException for one that does not fit, and what asking the registry raises.
+        """
+        try:
+            decode = self._decode
+            if decode is None:
+                decode = self._decode = self._schema.reading(self._writer())
+            return decode(data)
+        except PulsarException:
+            raise
+        except Exception as error:  # a schema and what it is given may raise anything
+            raise SchemaSerializationException(
+                f"{self._said()} cannot be read with {self._schema}: {type(error).__name__}: {error}"
+            ) from error
+
+    def _writer(self) -> TopicSchema | None:
+        version = version_number(self._written)
+        if not self._written:
+            return None
+        if version is None:
+            raise ValueError(f"the version {self._written!r:.40} is none that a registry gives")
+        try:
+            return self._find(self._topic, version)
+        except SchemaNotFound as error:
+            raise SchemaSerializationException(f"{self._said()} cannot be read: {error.text}") from error
+
+    def _said(self) -> str:
+        version = version_number(self._written)
+        return (
+            f"a value of {self._topic} {'without a schema' if version is None else f'of version {version}'}"
+        )
