@@ -63,13 +63,20 @@ class Wait:
 
 
 @dataclass(frozen=True)
+class Shipped:
+    """Go on when everything up to a turn of this life is in the prefix."""
+
+    turn: int
+
+
+@dataclass(frozen=True)
 class SyncDirectory:
     """Go on when what was installed of a partition is synced here."""
 
     partition: str
 
 
-Request = Get | ListKeys | Create | Delete | Wait | SyncDirectory
+Request = Get | ListKeys | Create | Delete | Wait | Shipped | SyncDirectory
 
 
 def pauses_s() -> Iterator[float]:

@@ -34,7 +34,7 @@ from pulsar_ray.journal.objects import (
 from pulsar_ray.journal.partition_state import FileState, PartitionState, apply
 from pulsar_ray.journal.reading import create, newest_index, walk
 from pulsar_ray.journal.receipts import Receipts
-from pulsar_ray.journal.requests import Delete, Get, ListKeys, SyncDirectory, Task, Wait, ask
+from pulsar_ray.journal.requests import Delete, Get, ListKeys, Shipped, SyncDirectory, Task, ask
 from pulsar_ray.journal.shipping import Cut, Queued, Shipping
 
 PIECE_BYTES = 8 * 1024 * 1024
@@ -205,9 +205,7 @@ class StoreLife:
 
     def until_shipped(self) -> Task[None]:
         """Wait until everything that was queued so far is in the prefix."""
-        turn = self.shipping.turn
-        while self.shipping.shipped < turn:
-            yield Wait(0.5)
+        yield Shipped(self.shipping.turn)
 
     # ---- a new life
     def _lacks(self, states: dict[str, PartitionState]) -> bool:

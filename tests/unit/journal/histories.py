@@ -34,6 +34,7 @@ from pulsar_ray.journal.requests import (
     Delete,
     Get,
     ListKeys,
+    Shipped,
     SyncDirectory,
     Wait,
 )
@@ -492,10 +493,19 @@ class World:
             self.decided.append(unpack_entry(wanted.key, wanted.body))
         return CREATED
 
-    def carry_out(self, process: Process, task: Any, wanted: Any) -> None:
+    def when_shipped(self, process: Process, task: Any, wanted: Shipped) -> None:
+        assert isinstance(process, Store)
+        if process.life.shipping.shipped >= wanted.turn:
+            self.after(0, lambda: process.begin(task))
+        elif process.alive:
+            self.after(0.5, lambda: self.when_shipped(process, task, wanted))
+
+    def carry_out(self, process: Process, task: Any, wanted: Any) -> None:  # noqa: PLR0911
         rng = self.rng
         if isinstance(wanted, Wait):
             return self.after(wanted.seconds, lambda: process.begin(task))
+        if isinstance(wanted, Shipped):
+            return self.when_shipped(process, task, wanted)
         if isinstance(wanted, SyncDirectory):
 
             def synced() -> None:

@@ -8,37 +8,19 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
 from pulsar_ray.errors import RemoteStoreNotInstalled, RemoteStoreRefused, RemoteStoreUnavailable
 from pulsar_ray.journal.bucket import open_object_store
 from pulsar_ray.journal.object_store import ObjectStore, carry_out, prove
 from pulsar_ray.journal.requests import CREATED, EXISTS, UNKNOWN, Create, Delete, Get, ListKeys
-
-KEYS = {"access_key_id": "a", "secret_access_key": "b", "region": "us-east-1"}
+from tests.unit.journal.s3_server import bucket, s3_server
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    moto = ThreadedMotoServer(port=0, verbose=False)
-    moto.start()
-    host, port = moto.get_host_and_port()
-    url = f"http://{host}:{port}"
-    boto3.client(
-        "s3",
-        endpoint_url=url,
-        region_name="us-east-1",
-        aws_access_key_id="a",
-        aws_secret_access_key="b",
-    ).create_bucket(Bucket="bucket")
-    yield url
-    moto.stop()
-
-
-def bucket(server: str, url: str = "s3://bucket/some/prefix") -> ObjectStore:
-    return open_object_store(url, endpoint=server, client_options={"allow_http": True}, **KEYS)
+    with s3_server() as url:
+        yield url
 
 
 @pytest.fixture(params=["file", "s3"])

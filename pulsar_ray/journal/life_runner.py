@@ -1,0 +1,196 @@
+"""A life's decisions are carried out here, on an event loop, with an object store."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+from pulsar_ray.errors import PulsarException, RemoteStoreRefused, ServiceUnitNotReady
+from pulsar_ray.journal.object_store import ObjectStore, carry_out
+from pulsar_ray.journal.objects import Append
+from pulsar_ray.journal.requests import (
+    UNKNOWN,
+    Create,
+    Delete,
+    Get,
+    ListKeys,
+    Shipped,
+    SyncDirectory,
+    Task,
+    Wait,
+)
+from pulsar_ray.journal.store_life import Deposed, Serve, StoreLife
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+LOOK_SECONDS = 10.0
+OBJECTS_OF_A_CHECKPOINT = 32
+MORE_THREADS = 4
+"""Beside those that write objects, for reading and deleting."""
+
+
+class LifeRunner:
+    """Runs one life of a store, on one event loop for all of its methods.
+
+    `act` is told what may be served, and that the life is over; `sync_directory` syncs an installed
+    partition, on a thread. A request whose fate is unknown, or that is refused, is repeated for as long as
+    it takes, and `problem` tells why nothing goes on.
+    """
+
+    def __init__(
+        self,
+        life: StoreLife,
+        store: ObjectStore,
+        act: Callable[[Serve | Deposed], None],
+        sync_directory: Callable[[str], None],
+    ) -> None:
+        self.life = life
+        self.problem = ""
+        self._store, self._act, self._sync_directory = store, act, sync_directory
+        self._loop = asyncio.get_running_loop()
+        self._threads = ThreadPoolExecutor(life.shipping.cut.under_way + MORE_THREADS, "journal")
+        self._running: set[asyncio.Task[Any]] = set()
+        self._unshipped: dict[asyncio.Future[None], int] = {}
+        """The turns that tasks wait for."""
+        self._next_object: asyncio.TimerHandle | None = None
+        self._told = 0
+        self._is_ended = False
+
+    def start(self) -> None:
+        """Close the former life, compare, ship, and look at times whether this is over."""
+        self._advance()
+        self.begin(self._live())
+
+    def synced(
+        self, append: Append, length: int, receipt: Callable[[], None] | None = None, durability: str = ""
+    ) -> None:
+        """Ship what is synced here, and call `receipt` when it may be given.
+
+        It is not called if this life ends before.
+        """
+        self.life.synced(self._loop.time(), append, length, receipt, durability)
+        self._advance()
+
+    async def run(self, task: Task[T]) -> T:
+        """Run a task of this life, `adopt` for example, and return its result.
+
+        Raises what it raises, for example JournalDamaged, and ServiceUnitNotReady if this life ends before.
+        """
+        answer: Any = None
+        while True:
+            try:
+                request = task.send(answer)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            finally:
+                self._advance()
+            answer = await self._answer(request)
+
+    def end(self) -> None:
+        """Stop at once; what is under way may still arrive in the store."""
+        self._is_ended = True
+        for waiting in filter(_is_awaited, self._unshipped):
+            waiting.set_exception(
+                ServiceUnitNotReady(f"a life of store {self.life.store} is over: ask again")
+            )
+        self._unshipped.clear()
+        for task in self._running:
+            task.cancel()
+        if self._next_object is not None:
+            self._next_object.cancel()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def begin(self, work: Any) -> None:
+        """Run a coroutine of this life in the background; an error is the `problem`."""
+        task = self._loop.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._note_end)
+
+    def _note_end(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.problem = f"{type(error).__name__}: {error}"
+            logger.error("the journal of %s stands still: %s", self.life.store, self.problem, exc_info=error)
+
+    async def _live(self) -> None:
+        await self.run(self.life.start())
+        while not self.life.shipping.is_deposed:
+            await asyncio.sleep(LOOK_SECONDS)
+            await self.run(self.life.look())
+
+    def _advance(self) -> None:
+        """Do what the life has decided."""
+        if self._is_ended:
+            return
+        tasks, actions, given = self.life.advance(self._loop.time())
+        for task in tasks:
+            self.begin(self.run(task))
+        for action in actions:
+            self._act(action)
+        for receipt in given:
+            receipt()
+        for waiting in [each for each, turn in self._unshipped.items() if turn <= self.life.shipping.shipped]:
+            del self._unshipped[waiting]
+            if _is_awaited(waiting):
+                waiting.set_result(None)
+        if self.life.is_ready and self.life.shipping.prefix >= self._told + OBJECTS_OF_A_CHECKPOINT:
+            self._told = self.life.shipping.prefix
+            self.begin(self.run(self.life.checkpoint()))
+        self._wait_for_next_object()
+
+    def _wait_for_next_object(self) -> None:
+        if self._next_object is not None:
+            self._next_object.cancel()
+            self._next_object = None
+        due_s = self.life.shipping.due_seconds(self._loop.time(), self.life.receipts.waits_for_sync)
+        if due_s is not None and not self.life.shipping.is_deposed:
+            self._next_object = self._loop.call_later(due_s, self._advance)
+
+    async def _answer(self, request: Any) -> Any:
+        if isinstance(request, Wait):
+            await asyncio.sleep(request.seconds)
+            return None
+        if isinstance(request, Shipped):
+            return await self._shipped(request.turn)
+        if isinstance(request, SyncDirectory):
+            return await self._on_thread(partial(self._sync_directory, request.partition))
+        if isinstance(request, Delete):
+            self.begin(self._carry_out(request))
+            return None
+        return await self._carry_out(request)
+
+    async def _shipped(self, turn: int) -> None:
+        if self.life.shipping.shipped < turn:
+            waiting: asyncio.Future[None] = self._loop.create_future()
+            self._unshipped[waiting] = turn
+            await waiting
+
+    async def _carry_out(self, request: Create | Get | ListKeys | Delete) -> Any:
+        try:
+            answer = await self._on_thread(partial(carry_out, self._store, request))
+        except RemoteStoreRefused as refusal:
+            # Rights may be given again: all that waits for them goes on then.
+            self._report(refusal)
+            return UNKNOWN
+        if answer is not UNKNOWN:
+            self.problem = ""
+        return answer
+
+    async def _on_thread(self, call: Callable[[], Any]) -> Any:
+        return await self._loop.run_in_executor(self._threads, call)
+
+    def _report(self, refusal: PulsarException) -> None:
+        if self.problem != str(refusal):
+            self.problem = str(refusal)
+            logger.warning("the journal of %s waits: %s", self.life.store, self.problem)
+
+
+def _is_awaited(waiting: asyncio.Future[None]) -> bool:
+    """Return whether nobody has given up this wait."""
+    return not waiting.done()

@@ -1,0 +1,38 @@
+"""An S3 server of this machine, whose bucket does create-only writes right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import boto3
+from moto.server import ThreadedMotoServer
+
+from pulsar_ray.journal.bucket import open_object_store
+from pulsar_ray.journal.object_store import ObjectStore
+
+KEYS = {"access_key_id": "a", "secret_access_key": "b", "region": "us-east-1"}
+
+
+@contextmanager
+def s3_server() -> Iterator[str]:
+    """Run a server with an empty bucket named `bucket`; yields its address."""
+    moto = ThreadedMotoServer(port=0, verbose=False)
+    moto.start()
+    host, port = moto.get_host_and_port()
+    url = f"http://{host}:{port}"
+    client = boto3.client(
+        "s3",
+        endpoint_url=url,
+        region_name="us-east-1",
+        aws_access_key_id="a",
+        aws_secret_access_key="b",
+    )
+    client.create_bucket(Bucket="bucket")
+    yield url
+    moto.stop()
+
+
+def bucket(server: str, url: str = "s3://bucket/some/prefix") -> ObjectStore:
+    """Open a prefix in a bucket of the server."""
+    return open_object_store(url, endpoint=server, client_options={"allow_http": True}, **KEYS)
