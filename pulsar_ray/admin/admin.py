@@ -10,6 +10,7 @@ from typing import Any
 
 from pulsar_ray.admin.brokers import Brokers
 from pulsar_ray.admin.namespaces import Namespaces
+from pulsar_ray.admin.schemas import Schemas
 from pulsar_ray.admin.stores import Stores
 from pulsar_ray.admin.tenants import Tenants
 from pulsar_ray.admin.topics import Topics
@@ -61,6 +62,7 @@ class Admin:
         self.tenants = Tenants(self)
         self.brokers = Brokers(self, self._new_client)
         self.stores = Stores(self)
+        self.schemas = Schemas(self)
 
     @classmethod
     def _on(cls, cluster: Cluster, **arguments: Any) -> Admin:

@@ -11,6 +11,7 @@ from typing import Any
 from pulsar_ray.admin.topic_calls import TopicCalls
 from pulsar_ray.client.options.checks import check_flag, check_properties, check_text
 from pulsar_ray.client.received.message import BlockRows, Message, ReceivedBlock
+from pulsar_ray.client.schemas.readings import SchemaReadings
 from pulsar_ray.errors import (
     InvalidConfiguration,
     NotAllowedError,
@@ -23,6 +24,8 @@ from pulsar_ray.format.payload import DecodedBlock, decode_block
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.registrations import check_subscription_properties
 from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.model.topic_schema import TopicSchema
+from pulsar_ray.schema.auto import AutoSchema
 from pulsar_ray.transport.cluster import PartitionRoute
 
 MAX_PEEKED_MESSAGES = 100_000
@@ -182,9 +185,17 @@ class TopicSubscriptions:
         if count > MAX_PEEKED_MESSAGES:
             raise ValueError(f"count={count}: at most {MAX_PEEKED_MESSAGES} messages; subscribe to get more")
         messages: list[Message] = []
+        readings = SchemaReadings(AutoSchema(), self._find_schema)
         for block, rows in self.waiting(topic, subscription, count, whole=True):
+            if block.schema_version:
+                reading = block.schema = readings.of_topic(block.topic_name).of(block.schema_version)
+                # The messages may be looked at when the admin is closed.
+                reading.prepare()
             messages += [Message(block, row) for row in rows]
         return messages
+
+    def _find_schema(self, topic: str, version: int) -> TopicSchema:
+        return TopicSchema.of(self._calls.ask_controller("schema", topic, version))
 
     def waiting(
         self,

@@ -332,7 +332,8 @@ class Topics:
     def peek_messages(self, topic: str, subscription: str, count: int = 1) -> builtins.list[Message]:
         """The first so many messages that are not acknowledged, whoever holds them; nothing moves.
 
-        Fewer if there are no more. Those of a partitioned topic come partition by partition. Raises
+        Fewer if there are no more. Values of a topic with a schema are dicts and the like, by their writers'
+        versions. Those of a partitioned topic come partition by partition. Raises
         CorruptData naming the place of an entry that cannot be read.
         """
         return self._subscriptions.peek(topic, subscription, count)

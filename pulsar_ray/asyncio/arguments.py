@@ -11,7 +11,7 @@ from pulsar_ray.client.options.checks import check_flag, refuse
 from pulsar_ray.client.options.consumer_options import ConsumerOptions, ReaderOptions
 from pulsar_ray.client.options.declared import Count, Flag
 from pulsar_ray.client.options.producer_options import ProducerOptions
-from pulsar_ray.client.options.schema import BytesSchema, Schema
+from pulsar_ray.client.options.schema import BytesSchema
 
 # The official asyncio client's default of every `schema` is None, for BytesSchema.
 
@@ -20,7 +20,7 @@ from pulsar_ray.client.options.schema import BytesSchema, Schema
 class ProducerArguments(ProducerOptions):
     """The arguments of `create_producer`: batching is on by default."""
 
-    schema: Schema | None = None  # type: ignore[assignment]
+    schema: Any = None
     batching_enabled: Flag = True
 
     def for_sync_client(self) -> ProducerOptions:
@@ -33,7 +33,7 @@ class SubscribeArguments(ConsumerOptions):
     """The arguments of `subscribe`: no listener, and a flag that makes the topic a pattern."""
 
     topic: str | list[str]
-    schema: Schema | None = None  # type: ignore[assignment]
+    schema: Any = None
     message_listener: Callable[..., Any] | None = field(default=None, init=False)
     pattern_auto_discovery_period: Count = field(default=60, kw_only=True)
     is_pattern_topic: Flag = False
@@ -52,7 +52,7 @@ class SubscribeArguments(ConsumerOptions):
 class ReaderArguments(ReaderOptions):
     """The arguments of `create_reader`: no listener."""
 
-    schema: Schema | None = None  # type: ignore[assignment]
+    schema: Any = None
     reader_listener: Callable[..., Any] | None = field(default=None, init=False)
 
     def for_sync_client(self) -> dict[str, Any]:

@@ -234,7 +234,7 @@ class Client:
         self,
         topic: str,
         subscription_name: str | None = None,
-        schema: Schema = BytesSchema(),  # noqa: B008
+        schema: Schema | type[Any] = BytesSchema(),  # noqa: B008
         *,
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: int = 60,
@@ -242,7 +242,7 @@ class Client:
         """Keep the latest value of each key of a topic.
 
         The topic is read as far as it is stored before this returns. Raises what `create_reader` raises,
-        OperationNotSupported for a schema that is not there yet, and NotAllowedError for a non-persistent
+        IncompatibleSchema for a schema that cannot read it, and NotAllowedError for a non-persistent
         topic.
         """
         check_optional_text("subscription_name", subscription_name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pulsar_ray.model.enums import SchemaType
+from pulsar_ray.model.topic_schema import SchemaVersion, TopicSchema
 from pulsar_ray.schema.auto import AutoSchema
 from pulsar_ray.schema.definition import (
     Array,
@@ -47,6 +48,8 @@ __all__ = [
     "Schema",
     "SchemaInfo",
     "SchemaType",
+    "SchemaVersion",
     "String",
     "StringSchema",
+    "TopicSchema",
 ]

@@ -24,7 +24,13 @@ POLICIES_PAGE = ROOT / "docs" / "policies.md"
 # Without, the tour leaves out its block about it.
 HAS_SPARK = find_spec("pyspark") is not None
 SPARK_PAGE = ROOT / "docs" / "spark.md"
-TOURS = (README, ROOT / "docs" / "tour.md", ROOT / "docs" / "ray-data.md", POLICIES_PAGE)
+TOURS = (
+    README,
+    ROOT / "docs" / "tour.md",
+    ROOT / "docs" / "ray-data.md",
+    ROOT / "docs" / "schemas.md",
+    POLICIES_PAGE,
+)
 # Three starts of Spark, and nothing without Spark.
 LONG_TOUR = pytest.param(
     SPARK_PAGE,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pulsar_ray.cli.console import Interrupt, interrupted, say, write_messages
-from pulsar_ray.cli.messages.message_json import message_json
+from pulsar_ray.cli.messages.message_json import message_json, value_line
 from pulsar_ray.cli.messages.whole_files import write_whole
 from pulsar_ray.cli.target import WAITING, Target, pass_target
 from pulsar_ray.cli.watching.progress import Unit, progress
@@ -76,6 +76,7 @@ def consume(
 ) -> None:
     """Print the messages of a subscription, and acknowledge them once they are printed.
 
+    Values of a topic with a schema are printed as JSON.
     A terminal shows signs that would steer it escaped; a file or pipe gets every byte as it is.
 
     \b
@@ -93,6 +94,8 @@ def consume(
         count = 1
     text = message_json if as_json else _plain(key_separator)
     done = 0
+    from pulsar_ray.schema.auto import AutoSchema  # noqa: PLC0415 - it loads the client
+
     with ExitStack() as stack:
         client = stack.enter_context(target.client())
         try:
@@ -101,6 +104,7 @@ def consume(
                     topic,
                     subscription,
                     TYPES[kind],
+                    schema=AutoSchema(),
                     initial_position=POSITIONS[start],
                     # One for a file may be large, and so may those behind it.
                     receiver_queue_size=1000 if into is None else 1,
@@ -162,6 +166,6 @@ def _write(messages: Sequence[Message], text: Callable[[Message], bytes]) -> Non
 
 def _plain(key_separator: str | None) -> Callable[[Message], bytes]:
     if key_separator is None:
-        return lambda message: message.data() + b"\n"
+        return lambda message: value_line(message) + b"\n"
     separator = key_separator.encode()
-    return lambda message: message.partition_key().encode() + separator + message.data() + b"\n"
+    return lambda message: message.partition_key().encode() + separator + value_line(message) + b"\n"

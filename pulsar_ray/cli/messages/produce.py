@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
@@ -17,8 +18,9 @@ from pulsar_ray.cli.messages.whole_files import WholeFiles
 from pulsar_ray.cli.parameters import duration, time_ms
 from pulsar_ray.cli.target import WAITING, Target, pass_target
 from pulsar_ray.cli.watching.progress import ShownProgress, Unit, progress
+from pulsar_ray.client.options.schema import BytesSchema, Schema
 from pulsar_ray.client.producer.send_callbacks import ErrorCallback
-from pulsar_ray.errors import PulsarException, Result, error_from
+from pulsar_ray.errors import InvalidMessage, PulsarException, Result, error_from
 from pulsar_ray.model.enums import CompressionType
 from pulsar_ray.model.message_id import MessageId
 
@@ -53,6 +55,7 @@ KeyOf = Callable[[bytes], tuple[str | None, bytes]]
     is_flag=True,
     help="Send each of FILES as one message, in chunks if it is large: up to 2 GB.",
 )
+@click.option("--typed", is_flag=True, help="Lines are JSON, of the schema that the topic has.")
 @click.option(
     "--deliver-after",
     callback=duration,
@@ -76,6 +79,7 @@ def produce(
     batching: bool,
     name: str | None,
     whole_file: bool,
+    typed: bool,
     deliver_after: timedelta | None,
     deliver_at: int | None,
 ) -> None:
@@ -92,12 +96,15 @@ def produce(
       pulsar-ray produce orders a.csv b.csv --key-separator , --compression zstd
       echo wake up | pulsar-ray produce reminders --deliver-after 90m
       pulsar-ray produce scans --whole-file image.tiff
+      echo '{"item": "book", "count": 1}' | pulsar-ray produce orders --typed
     """
     if deliver_after is not None and deliver_at is not None:
         raise click.UsageError("give --deliver-after or --deliver-at, not both")
     if whole_file:
         if key_separator is not None or key_regex is not None:
             raise click.UsageError("--whole-file sends no lines: leave --key-separator and --key-regex out")
+        if typed:
+            raise click.UsageError("--whole-file sends bytes: leave --typed out")
         times = {"deliver_at": deliver_at, "deliver_after": deliver_after}
         _produce_whole(target, topic, files or ("-",), name, COMPRESSIONS[compression], times)
         return
@@ -113,6 +120,7 @@ def produce(
                 batching_enabled=batching,
                 block_if_queue_full=True,
                 max_pending_messages=10_000,
+                schema=_schema_of(target, topic) if typed else BytesSchema(),
             )
         _warn_if_nothing_keeps(target, producer.topic(), "these lines")
         try:
@@ -121,11 +129,21 @@ def produce(
                 progress("sending", source.total_bytes(), Unit.BYTES) as shown,
             ):
                 for line in source.lines(interrupt, lambda sent: _show(shown, sent, receipts)):
-                    key, value = key_of(without_newline(line))
+                    key, text = key_of(without_newline(line))
                     receipts.sent += 1
-                    producer.send_async(
-                        value, receipts, partition_key=key, deliver_at=deliver_at, deliver_after=deliver_after
-                    )
+                    try:
+                        producer.send_async(
+                            json.loads(text) if typed else text,
+                            receipts,
+                            partition_key=key,
+                            deliver_at=deliver_at,
+                            deliver_after=deliver_after,
+                        )
+                    except (ValueError, TypeError) as error:
+                        if not typed:
+                            raise
+                        receipts.sent -= 1
+                        raise InvalidMessage(f"{source.place} has no value of the schema: {error}") from None
                     if receipts.error is not None:
                         break
                 shown.reached(source.bytes_read, "waiting for receipts")
@@ -140,6 +158,14 @@ def produce(
         say(f"stopped at {source.place}: {_summary(receipts)}")
         raise receipts.error
     say(f"{_summary(receipts)} ({rate(receipts.confirmed, receipts.seconds)})")
+
+
+def _schema_of(target: Target, topic: str) -> Schema:
+    """The schema that a topic has, for values in JSON."""
+    from pulsar_ray.schema.plain_values import plain_schema  # noqa: PLC0415 - it loads the client
+
+    with target.asked() as admin:
+        return plain_schema(admin.schemas.get(topic).schema)
 
 
 def _produce_whole(

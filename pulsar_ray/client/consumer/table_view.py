@@ -168,16 +168,17 @@ class TableView:
             raise ended.again()
 
     def _apply(self, view: MessageBatchView) -> None:
+        is_typed = self._core.readings is not None
         for message in view:
             key = message.partition_key()
             if not key:
                 continue
             data = message.data()
-            reading = message.block.schema
+            reading: Decoder = message.block.schema if is_typed else self._schema
             with self._lock:
                 if data:
                     self._values[key] = data
-                    if reading is not self._schema:
+                    if is_typed:
                         self._readings[key] = reading
                 else:
                     self._values.pop(key, None)

@@ -25,7 +25,7 @@ from pulsar_ray.client.options.declared import (
     optional_instance,
     optional_number,
 )
-from pulsar_ray.client.options.given_schema import as_schema, check_schema
+from pulsar_ray.client.options.given_schema import GivenSchema, as_schema
 from pulsar_ray.client.options.not_yet import refuse_not_yet
 from pulsar_ray.client.options.policies import (
     ConsumerBatchReceivePolicy,
@@ -34,7 +34,7 @@ from pulsar_ray.client.options.policies import (
     ConsumerKeySharedPolicy,
     RedeliveryBackoff,
 )
-from pulsar_ray.client.options.schema import BytesSchema, Schema
+from pulsar_ray.client.options.schema import BytesSchema
 from pulsar_ray.errors import InvalidConfiguration, OperationNotSupported
 from pulsar_ray.model.enums import (
     ConsumerCryptoFailureAction,
@@ -69,7 +69,6 @@ Backoff = Annotated[
     optional_instance(RedeliveryBackoff, "an object with next(redelivery_count)"),
 ]
 CryptoFailureAction = Annotated[ConsumerCryptoFailureAction, member(ConsumerCryptoFailureAction)]
-DeclaredSchema = Annotated[Schema, check_schema]
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ class ConsumerOptions:
     topic: Annotated[Topics, _check_topics]
     subscription_name: Text
     consumer_type: Annotated[ConsumerType, member(ConsumerType)] = ConsumerType.Exclusive
-    schema: DeclaredSchema = field(default_factory=BytesSchema)
+    schema: GivenSchema = field(default_factory=BytesSchema)
     message_listener: Annotated[Callable[..., Any] | None, function("a function (Consumer, Message)")] = None
     receiver_queue_size: Annotated[int, number(0, MAX_INT)] = 1000
     max_total_receiver_queue_size_across_partitions: Count = 50_000
@@ -273,7 +272,7 @@ class ReaderOptions:
 
     topic: Annotated[str, instance(str, "a str")]
     start_message_id: Annotated[MessageId, instance(MessageId, "a MessageId")]
-    schema: DeclaredSchema = field(default_factory=BytesSchema)
+    schema: GivenSchema = field(default_factory=BytesSchema)
     reader_listener: Annotated[Callable[..., Any] | None, function("a function (Reader, Message)")] = None
     receiver_queue_size: Annotated[int, number(0, MAX_INT)] = 1000
     reader_name: OptionalText = None

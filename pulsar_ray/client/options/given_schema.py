@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 from pulsar_ray.client.options.checks import check_type
 from pulsar_ray.client.options.schema import Schema
@@ -30,3 +30,7 @@ def check_schema(name: str, given: Any) -> None:
     """Allow schemas, and classes that stand for one."""
     if not isinstance(as_schema(given), Schema):
         check_type(name, given, Schema, "a Schema")
+
+
+GivenSchema = Annotated[Any, check_schema]
+"""A Schema once it is checked: before, it may be a class of values."""

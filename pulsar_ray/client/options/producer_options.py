@@ -21,9 +21,9 @@ from pulsar_ray.client.options.declared import (
     number,
     optional_number,
 )
-from pulsar_ray.client.options.given_schema import as_schema, check_schema
+from pulsar_ray.client.options.given_schema import GivenSchema, as_schema
 from pulsar_ray.client.options.not_yet import refuse_not_yet
-from pulsar_ray.client.options.schema import BytesSchema, Schema
+from pulsar_ray.client.options.schema import BytesSchema
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.model.enums import (
     BatchingType,
@@ -47,7 +47,7 @@ class ProducerOptions:
 
     topic: Annotated[str, instance(str, "a str")]
     producer_name: OptionalText = None
-    schema: Annotated[Schema, check_schema] = field(default_factory=BytesSchema)
+    schema: GivenSchema = field(default_factory=BytesSchema)
     initial_sequence_id: Annotated[int | None, optional_number(-1, MAX_SEQUENCE_ID)] = None
     send_timeout_millis: WaitMs = 30_000
     compression_type: Annotated[CompressionType, member(CompressionType)] = CompressionType.NONE

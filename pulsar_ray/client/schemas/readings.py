@@ -8,7 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 from pulsar_ray.client.options.schema import Schema
-from pulsar_ray.errors import PulsarException, SchemaNotFound, SchemaSerializationException
+from pulsar_ray.errors import (
+    OperationNotSupported,
+    PulsarException,
+    SchemaNotFound,
+    SchemaSerializationException,
+)
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.model.topic_schema import TopicSchema, version_number
 
@@ -88,9 +93,21 @@ class WrittenValues:
         except PulsarException:
             raise
         except Exception as error:  # a schema and what it is given may raise anything
-            raise SchemaSerializationException(
-                f"{self._said()} cannot be read with {self._schema}: {type(error).__name__}: {error}"
-            ) from error
+            raise self._unreadable(error) from error
+
+    def prepare(self) -> None:
+        """Ask the registry now, for values that are read later."""
+        try:
+            self._decode = self._schema.reading(self._writer())
+        except (SchemaSerializationException, OperationNotSupported) as error:
+            self._decode = _raising(error)
+        except ValueError as error:
+            self._decode = _raising(self._unreadable(error))
+
+    def _unreadable(self, error: Exception) -> SchemaSerializationException:
+        return SchemaSerializationException(
+            f"{self._said()} cannot be read with {self._schema}: {type(error).__name__}: {error}"
+        )
 
     def _writer(self) -> TopicSchema | None:
         version = version_number(self._written)
@@ -108,3 +125,10 @@ class WrittenValues:
         return (
             f"a value of {self._topic} {'without a schema' if version is None else f'of version {version}'}"
         )
+
+
+def _raising(error: PulsarException) -> Callable[[bytes], Any]:
+    def decode(_: bytes) -> Any:
+        raise error.again()
+
+    return decode

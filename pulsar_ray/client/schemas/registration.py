@@ -108,8 +108,12 @@ def finder_of(registry: Registry, timeout_s: Callable[[], float]) -> Callable[[s
 
 
 def _by(kind: str, name: str | None) -> str:
-    named = f"{kind} {name!r:.60}" if name else f"a {kind}"
-    return f"{named} of process {os.getpid()} on {_host()}"
+    return asking_for(f"{kind} {name!r:.60}" if name else f"a {kind}")
+
+
+def asking_for(whom: str) -> str:
+    """Say who asks, for those who find a version later."""
+    return f"{whom} of process {os.getpid()} on {_host()}"
 
 
 @lru_cache(maxsize=1)

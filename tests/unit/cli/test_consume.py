@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pulsar_ray.cli.main import main
 from pulsar_ray.cli.messages.consume import TYPES
 from pulsar_ray.model.enums import ConsumerType, InitialPosition
+from pulsar_ray.schema import AutoSchema
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.fakes import FakeConsumer, FakeTarget
 
@@ -125,6 +126,7 @@ def test_it_stops_after_count_and_acknowledges_no_more(run: Run) -> None:
 def test_options_reach_the_consumer(run: Run) -> None:
     target = FakeTarget()
     run(target, "consume", "t", "-s", "s", "--no-follow")
+    assert isinstance(target.the_client.options.pop("schema"), AutoSchema)
     expected = {
         "topic": "t",
         "subscription": "s",
@@ -134,6 +136,7 @@ def test_options_reach_the_consumer(run: Run) -> None:
     assert target.the_client.options == {**expected, "initial_position": InitialPosition.Earliest}
     for name, kind in TYPES.items():
         run(target, "consume", "t", "-s", "s", "--no-follow", "--type", name, "--from", "latest")
+        target.the_client.options.pop("schema")
         expected["type"] = kind
         assert target.the_client.options == {**expected, "initial_position": InitialPosition.Latest}
     assert set(TYPES.values()) == set(ConsumerType)
