@@ -18,6 +18,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from enum import Enum
 from operator import attrgetter
 from typing import Any
 
@@ -48,11 +49,11 @@ from pulsar_ray.transport.endpoint import (
     FOLLOWER,
     CarrierWaiters,
     Endpoint,
+    KeepAlive,
     PendingRequests,
     Reply,
     WakeableEvent,
 )
-from pulsar_ray.transport.keep_alive import KeepAlive
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +68,29 @@ STARTING_LOOK_S = 1.0
 STARTED_S = 10.0
 """The time that an opening has left once such a process has started."""
 _awaits_packets = attrgetter("awaits_packets")
+
+
+class Phase(Enum):
+    """What a link is at; it changes under the link's lock alone.
+
+    DETACHED -> ATTACHING -> ATTACHED -> LOSING -> DETACHED, or to ASLEEP where the actor said so; from there
+    on WAKING -> ATTACHED. An attempt that is given up leads back to where it began. From everywhere to
+    CLOSED, and then to OVER.
+    """
+
+    DETACHED = "no carrier, and nobody attaches"
+    ATTACHING = "a thread tries to attach"
+    ATTACHED = "a carrier stands, or stood while this process told its end over it"
+    LOSING = "the carrier is lost, and the endpoints learn of it"
+    ASLEEP = "the actor left because nobody used it, and nothing here has needed it since"
+    WAKING = "a thread tries to attach for the first time since the actor fell asleep"
+    CLOSED = "never attached again"
+    OVER = "closed, and every waiting caller was given the reason"
+
+
+_BEGUN = {Phase.DETACHED: Phase.ATTACHING, Phase.ASLEEP: Phase.WAKING}
+_GIVEN_UP = {begun: before for before, begun in _BEGUN.items()}
+_ENDED = (Phase.CLOSED, Phase.OVER)
 
 
 class ActorLink:
@@ -102,21 +126,12 @@ class ActorLink:
         self._connection: Connection | None = None
         self._waiters = CarrierWaiters()
         """The threads in `wait`; woken when a new carrier stands, and at the end."""
-        self._is_attaching = False
-        self._is_losing = False
+        self._phase = Phase.DETACHED
         self._left_asleep: Connection | None = None
         """The carrier over which the actor has notified that it goes to sleep."""
         self._on_parked = on_parked
-        self.is_asleep = False
-        """Whether the actor left because nobody used it.
-
-        False again once an attempt to attach has ended.
-        """
-        self._closed = False
         self._leaves_over: Connection | None = None
         """The carrier over which this process has told that it ends."""
-        self._is_over = False
-        """Closed, and every waiting caller was given the reason."""
         self._ended: PulsarException | None = None
         self.attached: AttachReply | None = None
         self.last_error: PulsarException | None = None
@@ -124,7 +139,7 @@ class ActorLink:
     def forked(self) -> None:
         """End this link silently in a forked child, where another thread's lock would stay locked."""
         self._state = threading.Condition()
-        self._closed = self._is_over = True
+        self._phase = Phase.OVER
         self._connection = None
 
     # --- state ------------------------------------------------------------------------------------
@@ -146,9 +161,14 @@ class ActorLink:
         return self._connection is not None
 
     @property
+    def is_asleep(self) -> bool:
+        """Whether the actor left because nobody used it, until an attempt to attach has ended."""
+        return self._phase in (Phase.ASLEEP, Phase.WAKING)
+
+    @property
     def is_parked(self) -> bool:
         """True while the actor is asleep and nothing here has needed it since."""
-        return self.is_asleep and not (self._is_attaching or self._closed)
+        return self._phase is Phase.ASLEEP
 
     def ensure_attached(self, deadline: float) -> AttachReply:
         """Wait until attached; raises what attaching met last once `deadline` (time.monotonic) has passed."""
@@ -158,7 +178,7 @@ class ActorLink:
             while self._connection is None:
                 if self._ended is not None:
                     raise self._ended.again()
-                if self._closed:
+                if self._phase in _ENDED:
                     raise AlreadyClosed("the client is closed")
                 if self.has_told_end:
                     raise AlreadyClosed("this process has told the broker that it ends")
@@ -217,7 +237,7 @@ class ActorLink:
         The first attempt since the link was lost is awaited.
         """
         with self._state:
-            while not (self._connection or self.last_error or self._closed or self.has_told_end):
+            while not (self._connection or self.last_error or self.is_closed or self.has_told_end):
                 self._start_attaching()
                 if not self._state.wait(max(0.0, deadline - time.monotonic())):
                     break
@@ -237,7 +257,7 @@ class ActorLink:
 
     def wake(self) -> None:
         """Attach again if the link is parked, for an endpoint that has something to send."""
-        if self.is_asleep:
+        if self._phase is Phase.ASLEEP:
             self.begin_attaching()
 
     def report_left(self, incarnation: int, calls_election: bool, timeout_s: float) -> None:
@@ -274,7 +294,7 @@ class ActorLink:
     @property
     def is_closed(self) -> bool:
         """True after `close`."""
-        return self._closed
+        return self._phase in _ENDED
 
     @property
     def has_endpoints(self) -> bool:
@@ -284,7 +304,7 @@ class ActorLink:
     @property
     def is_unused(self) -> bool:
         """Whether nobody has an endpoint here, or waits for a reply."""
-        return not (self._endpoints or self._replies.are_awaited)
+        return not (self._endpoints or self._replies.awaited)
 
     # --- sending ----------------------------------------------------------------------------------
 
@@ -371,7 +391,7 @@ class ActorLink:
 
             send(reply)
             if not self.wait(answered, deadline):
-                if self._closed:
+                if self.is_closed:
                     raise (self._ended or AlreadyClosed("the client was closed meanwhile")).again()
                 raise (self.last_error or Timeout(f"{self.where} did not answer in time")).again()
             value, error = outcome
@@ -387,18 +407,18 @@ class ActorLink:
         False at the deadline, and once the link is closed: nothing comes any more. At once behind `leave`:
         who waits already is left alone, and what an exit hook asks for is not to hold up the exit.
         """
-        if self.has_told_end and self._connection is None:
+        if self._leaves_over is not None and self._connection is None:
             return event.is_set()
         while True:
             connection = self._connection
             if (connection is not None and connection.wait(event, deadline)) or event.is_set():
                 return True
             remaining = deadline - time.monotonic()
-            if remaining <= 0 or self._is_over:
+            if remaining <= 0 or self._phase is Phase.OVER:
                 return event.is_set()
 
             def has_changed(seen: Connection | None = connection) -> bool:
-                return self._connection is not seen or self._is_over
+                return self._connection is not seen or self._phase is Phase.OVER
 
             self._waiters.wait(event, remaining, has_changed)
 
@@ -431,7 +451,7 @@ class ActorLink:
 
     def _is_quiet(self) -> bool:
         """Whether nothing is to come before something is sent."""
-        return not (self._replies.are_awaited or any(map(_awaits_packets, list(self._endpoints.values()))))
+        return not (self._replies.awaited or any(map(_awaits_packets, list(self._endpoints.values()))))
 
     def on_lost(self, connection: Connection, error: PulsarException) -> None:
         """The connection ended by itself (the connection's handler interface)."""
@@ -449,7 +469,8 @@ class ActorLink:
                 return
             # Endpoints learn of it before anything can attach again, whoever asks for that, so that nobody
             # writes to a carrier it is not open on, or takes one that it is open on for lost.
-            self._is_losing = True
+            self._phase = Phase.LOSING
+        is_parked = False
         try:
             connection.close()
             logger.debug("link of %s lost: %s", self._client_id, error)
@@ -458,31 +479,23 @@ class ActorLink:
             self._replies.fail_all(SessionLost(f"the connection to the actor was lost: {error}"))
         finally:
             with self._state:
-                self._is_losing = False
-                if connection is self._left_asleep:
-                    self._park()
+                is_parked = connection is self._left_asleep
+                self._left_asleep = None
+                if self._phase is Phase.LOSING:
+                    self._phase = Phase.ASLEEP if is_parked else Phase.DETACHED
+                if is_parked:
+                    self._attaching.expect_moved()
+                    self.last_error = None
                 elif self._endpoints:
                     # Nobody else uses the link just now; it must not keep the actor from sleeping.
                     self._start_attaching()
                 # A caller that waits for the link could not begin to attach it meanwhile.
                 self._state.notify_all()
-        if self.is_asleep:
+        if is_parked:
             self._parked()
 
-    def _park(self) -> None:
-        """Attach no more by itself; called with the state lock held."""
-        self._attaching.expect_moved()
-        self._left_asleep = None
-        self.last_error = None
-        self.is_asleep = True
-        # A caller that waits for the link to be attached needs the actor.
-        self._state.notify_all()
-
     def _parked(self) -> None:
-        """Attach again if an endpoint needs the actor.
-
-        Behind `_park` each endpoint calls `wake` for what it needs later.
-        """
+        """Attach again if an endpoint needs the actor; each calls `wake` for what it needs later."""
         if any(endpoint.needs_actor for endpoint in list(self._endpoints.values())):
             self.begin_attaching()
         elif self._on_parked is not None:
@@ -490,14 +503,15 @@ class ActorLink:
 
     def _start_attaching(self) -> None:
         """Start an attempt to attach, unless one runs; called with the state lock held."""
-        if self._is_attaching or self._is_losing or self._closed or self._leaves_over is not None:
+        begun = _BEGUN.get(self._phase)
+        if begun is None or self._leaves_over is not None:
             return
-        self._is_attaching = True
+        self._phase = begun
         threading.Thread(target=self._attach_until_done, name="pulsar-ray-attach", daemon=True).start()
 
     def _attach_until_done(self) -> None:
         backoff = FIRST_BACKOFF_S
-        while not self._closed:
+        while not self.is_closed:
             try:
                 self._attach_once()
                 return
@@ -510,7 +524,9 @@ class ActorLink:
             except Exception as error:
                 self.last_error = UnknownError(f"attaching failed: {error!r}")
                 logger.exception("attaching to %s failed", self.address)
-            self.is_asleep = False
+            with self._state:
+                if self._phase is Phase.WAKING:
+                    self._phase = Phase.ATTACHING
             if isinstance(self.last_error, (SubscriptionNotFound, TopicNotFound)):
                 # Deleted, and nothing of this link will come back.
                 ended = self._as_deleted(self.last_error)
@@ -518,15 +534,16 @@ class ActorLink:
                     endpoint.on_refused(ended)
             with self._state:
                 is_worth_it = self.last_error.retriable and not isinstance(self.last_error, WrongNode)
-                if not (is_worth_it or self._endpoints):
-                    self._is_attaching = False
-                    self._state.notify_all()
-                    return
+                is_given_up = not (is_worth_it or self._endpoints)
+                if is_given_up:
+                    self._phase = _GIVEN_UP.get(self._phase, self._phase)
                 self._state.notify_all()
+            if is_given_up:
+                return
             time.sleep(backoff)
             backoff = min(2 * backoff, MAX_BACKOFF_S)
         with self._state:
-            self._is_attaching = False
+            self._phase = _GIVEN_UP.get(self._phase, self._phase)
             self._state.notify_all()
 
     def _as_deleted(self, error: PulsarException) -> PulsarException:
@@ -558,12 +575,12 @@ class ActorLink:
             loop=self._loop,
         )
         with self._state:
-            if self._closed:
+            if self.is_closed:
                 connection.close()
                 return
             self.attached = attached
             self._connection = connection
-            self._is_attaching = self.is_asleep = False
+            self._phase = Phase.ATTACHED
             self.last_error = None
             endpoints = list(self._endpoints.values())
             self._state.notify_all()
@@ -631,14 +648,15 @@ class ActorLink:
             self._finish()
 
     def _finish(self) -> None:
-        self._is_over = True
+        with self._state:
+            self._phase = Phase.OVER
         self._waiters.wake_all()
 
     def _drop(self) -> Connection | None:
         """Have no carrier from now on; returns that of before, to be closed."""
         with self._state:
-            self._closed = True
-            self.is_asleep = False
+            if self._phase is not Phase.OVER:
+                self._phase = Phase.CLOSED
             connection, self._connection = self._connection, None
             self._state.notify_all()
         return connection

@@ -1,15 +1,19 @@
-"""Knows a link's endpoints, the answers that it waits for, and its waiting threads."""
+"""Knows a link's endpoints, the answers and threads that wait, and whether the actor is silent."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from pulsar_ray.errors import PulsarException, error_from
-from pulsar_ray.session.requests import ConsumerOpened, Done, Failed, ProducerOpened
-from pulsar_ray.transport.cluster import AttachReply
+from pulsar_ray.errors import PulsarException, SessionLost, error_from
+from pulsar_ray.lane.io_thread import IoThread
+from pulsar_ray.session.requests import ConsumerOpened, Done, Failed, Ping, ProducerOpened, encode_request
+from pulsar_ray.transport.carriers import Connection
+from pulsar_ray.transport.cluster import AttachReply, Cluster
 
 
 class WakeableEvent(Protocol):
@@ -61,23 +65,19 @@ class PendingRequests:
     """
 
     def __init__(self) -> None:
-        self._replies: dict[int, Reply] = {}
+        self.awaited: dict[int, Reply] = {}
+        """The replies of those that were not answered yet, by their ids."""
         self._request_ids = itertools.count(1)
-
-    @property
-    def are_awaited(self) -> bool:
-        """Whether any answer is to come."""
-        return bool(self._replies)
 
     def add(self, reply: Reply) -> int:
         """The id for a request whose answer goes to `reply`."""
         request_id = next(self._request_ids)
-        self._replies[request_id] = reply
+        self.awaited[request_id] = reply
         return request_id
 
     def answered(self, answer: Done | Failed | ProducerOpened | ConsumerOpened) -> None:
         """An answer arrived; one that nobody waits for is dropped."""
-        reply = self._replies.pop(answer.request_id, None)
+        reply = self.awaited.pop(answer.request_id, None)
         if reply is None:
             return
         if type(answer) is Failed:
@@ -89,13 +89,13 @@ class PendingRequests:
 
     def fail(self, request_id: int, error: PulsarException) -> None:
         """A request could not be sent; nothing happens if its reply was called meanwhile."""
-        reply = self._replies.pop(request_id, None)
+        reply = self.awaited.pop(request_id, None)
         if reply is not None:
             reply(None, error)
 
     def fail_all(self, error: PulsarException) -> None:
         """No answer will come any more to what was asked so far."""
-        replies, self._replies = self._replies, {}
+        replies, self.awaited = self.awaited, {}
         for reply in replies.values():
             reply(None, error)
 
@@ -145,3 +145,61 @@ class Endpoint(Protocol):
 
     def on_receipts(self, rows: Sequence[tuple[int, int, int, int, int]]) -> None:
         """Receipts for this endpoint's blocks (producers only)."""
+
+
+PING_INTERVAL_S = 2.0
+SILENCE_S = 5.0
+
+
+class KeepAlive:
+    """Watches the connection that a link has now: `carrier()`.
+
+    Earlier ones are left alone.
+
+    Always on the I/O thread, which goes on while a program blocks its loop. `lost` is called with a
+    connection that ended, `unused` when the loop it was for is closed.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        carrier: Callable[[], Connection | None],
+        lost: Callable[[Connection, BaseException], None],
+        unused: Callable[[], None],
+        loop: asyncio.AbstractEventLoop | None,
+    ) -> None:
+        self._cluster = cluster
+        self._carrier = carrier
+        self._lost = lost
+        self._unused = unused
+        self._loop = loop
+        self._io = IoThread.get()
+        self.heard_at = 0.0
+        """When anything came last, by time.monotonic()."""
+
+    def begin(self, connection: Connection, address: str) -> None:
+        """Look after a new connection to the actor of this name."""
+        self.heard_at = time.monotonic()
+        self._look_later(connection, address)
+
+    def _look_later(self, connection: Connection, address: str) -> None:
+        self._io.call_later(PING_INTERVAL_S, lambda: self._look(connection, address))
+
+    def _look(self, connection: Connection, address: str) -> None:
+        if self._carrier() is not connection:
+            return
+        if self._loop is not None and self._loop.is_closed():
+            # Nobody will read or use this any more; the session must not outlive its program's loop.
+            self._unused()
+            return
+        if time.monotonic() - self.heard_at > SILENCE_S and not connection.has_unread:
+            silent = SessionLost(f"{address} has been silent for {SILENCE_S} s")
+            threading.Thread(target=self._cluster.report_silent, args=(address,), daemon=True).start()
+            self._lost(connection, silent)
+            return
+        try:
+            connection.keep_alive(b"".join(encode_request(Ping(0))))
+        except (PulsarException, OSError) as error:
+            self._lost(connection, error)
+            return
+        self._look_later(connection, address)

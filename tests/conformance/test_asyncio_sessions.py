@@ -24,7 +24,7 @@ from pulsar_ray.errors import (
 )
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.message_id import MessageId
-from pulsar_ray.transport import keep_alive
+from pulsar_ray.transport import endpoint
 from tests.conformance.broker import EARLIEST, Broker, numbers
 from tests.conformance.event_loop import on_a_loop, turns, until, values
 
@@ -83,8 +83,8 @@ async def test_killed_actors_come_back_without_a_loss(broker: Broker) -> None:
 async def test_a_program_that_blocks_its_loop_keeps_its_session(
     make_broker: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keep_alive, "PING_INTERVAL_S", 0.2)
-    monkeypatch.setattr(keep_alive, "SILENCE_S", 0.5)
+    monkeypatch.setattr(endpoint, "PING_INTERVAL_S", 0.2)
+    monkeypatch.setattr(endpoint, "SILENCE_S", 0.5)
     broker = make_broker(session_lease_seconds=1.0)
     topic = broker.topic()
     async with broker.asyncio_client() as client:
@@ -160,7 +160,7 @@ def test_a_client_refuses_other_loops_and_the_time_after_its_own(broker: Broker)
 async def test_the_session_of_a_closed_loop_ends(
     make_broker: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keep_alive, "PING_INTERVAL_S", 0.1)
+    monkeypatch.setattr(endpoint, "PING_INTERVAL_S", 0.1)
     broker = make_broker(session_lease_seconds=1.0)  # what ends it on the tunnel
     topic = broker.topic()
     forgetful = broker.asyncio_client()

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from pulsar_ray.broker.partition.publishing.publish_throttle import PublishThrottle
+from pulsar_ray.broker.partition.publishing.publish_gate import PublishThrottle
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.client.producer.producer import Producer
@@ -18,7 +18,7 @@ from pulsar_ray.errors import ConsumerBusy, MessageTooBig, NotAllowedError, Prod
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.testing.waiting import wait_until
-from pulsar_ray.transport import keep_alive
+from pulsar_ray.transport import endpoint
 from pulsar_ray.transport.actor_names import dispatcher_name, partition_name
 from tests.conformance.broker import Broker, keyed_numbers, numbers, values
 
@@ -370,8 +370,8 @@ def test_a_producer_that_waits_for_long_keeps_its_connection(
     broker = make_broker(session_lease_seconds=2)
     if broker.transport not in ("socket", "ray"):
         pytest.skip("enough for this")
-    monkeypatch.setattr(keep_alive, "PING_INTERVAL_S", 0.3)
-    monkeypatch.setattr(keep_alive, "SILENCE_S", 2.0)
+    monkeypatch.setattr(endpoint, "PING_INTERVAL_S", 0.3)
+    monkeypatch.setattr(endpoint, "SILENCE_S", 2.0)
     topic, client = broker.topic(), broker.client()
     producer = client.create_producer(topic)
     broker.cluster.override(topic, max_publish_rate_per_topic_in_messages=1)

@@ -16,7 +16,7 @@ from pulsar_ray import ConsumerType
 from pulsar_ray.errors import SessionLost
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.testing.waiting import wait_until
-from pulsar_ray.transport import actor_attacher, keep_alive, ray_connection
+from pulsar_ray.transport import actor_attacher, endpoint, ray_connection
 from pulsar_ray.transport.actor_names import CONTROLLER
 from pulsar_ray.transport.cluster import SubscriptionRequest
 from tests.faults import kill_points
@@ -281,8 +281,8 @@ def test_consumer_dies_with_messages(broker: Broker, topic: str, holder: ClientP
 @pytest.fixture
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """This process takes an actor for silent after 1.5 s instead of 5."""
-    monkeypatch.setattr(keep_alive, "PING_INTERVAL_S", 0.5)
-    monkeypatch.setattr(keep_alive, "SILENCE_S", 1.5)
+    monkeypatch.setattr(endpoint, "PING_INTERVAL_S", 0.5)
+    monkeypatch.setattr(endpoint, "SILENCE_S", 1.5)
     monkeypatch.setattr(actor_attacher, "ATTACH_TIMEOUT_S", 1.5)
     monkeypatch.setattr(ray_connection, "CALL_TIMEOUT_S", 1.5)
 

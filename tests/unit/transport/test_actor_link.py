@@ -36,7 +36,7 @@ from pulsar_ray.session.requests import (
 )
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport import actor_link
-from pulsar_ray.transport.actor_link import ActorLink
+from pulsar_ray.transport.actor_link import ActorLink, Phase
 from pulsar_ray.transport.cluster import AttachReply, Cluster
 
 DEADLINE_S = 20.0
@@ -285,7 +285,7 @@ def test_nobody_attaches_again_before_all_endpoints_know_of_the_loss(link_to: Ma
         def on_detached(self) -> None:
             # As another thread that wants to send, just now.
             in_thread(link.begin_attaching)[0].join(DEADLINE_S)
-            attached_meanwhile.append(link._is_attaching or link.is_attached)
+            attached_meanwhile.append(link._phase is Phase.ATTACHING or link.is_attached)
             super().on_detached()
 
     endpoint = Asking()
@@ -525,7 +525,7 @@ def test_a_link_without_endpoints_attaches_to_an_actor_that_moved_only_when_aske
     link = link_to(actor)
     link.ensure_attached(deadline())
     actor.connection.lose()
-    assert not link._is_attaching
+    assert link._phase is Phase.DETACHED
     assert link.ensure_attached(deadline()).attachment == 2
 
 

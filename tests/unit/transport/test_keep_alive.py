@@ -10,10 +10,10 @@ import pytest
 
 from pulsar_ray.errors import SessionLost
 from pulsar_ray.testing.waiting import wait_until
-from pulsar_ray.transport import keep_alive
+from pulsar_ray.transport import endpoint
 from pulsar_ray.transport.carriers import Connection
 from pulsar_ray.transport.cluster import Cluster
-from pulsar_ray.transport.keep_alive import KeepAlive
+from pulsar_ray.transport.endpoint import KeepAlive
 
 
 class Link:
@@ -57,8 +57,8 @@ class Link:
 
 @pytest.fixture(autouse=True)
 def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keep_alive, "PING_INTERVAL_S", 0.002)
-    monkeypatch.setattr(keep_alive, "SILENCE_S", 0.05)
+    monkeypatch.setattr(endpoint, "PING_INTERVAL_S", 0.002)
+    monkeypatch.setattr(endpoint, "SILENCE_S", 0.05)
 
 
 def test_a_silent_actor_is_lost_and_reported() -> None:
