@@ -35,3 +35,30 @@ def growing_pauses_s(first_s: float, longest_s: float) -> Iterator[float]:
     while True:
         yield pause_s
         pause_s = min(2 * pause_s, longest_s)
+
+
+LONGEST_GAP_MS = 2_000
+"""Between two looks at a `RunningClock`, of which every actor's tick makes one a second."""
+
+
+class RunningClock:
+    """A Clock whose monotonic time stands still while the process does.
+
+    A longer gap counts as this long. No lease or grace period runs out before its owner has had time to read
+    what arrived meanwhile: a client must not be punished for what a frozen actor missed.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last_ms = clock.monotonic_ms()
+        self._missed_ms = 0
+        self.now_ms = clock.now_ms
+        """The wall clock goes on."""
+
+    def monotonic_ms(self) -> int:
+        """Return a time that never goes back, and may be later in truth."""
+        now_ms = self._clock.monotonic_ms()
+        gap_ms, self._last_ms = now_ms - self._last_ms, now_ms
+        if gap_ms > LONGEST_GAP_MS:
+            self._missed_ms += gap_ms - LONGEST_GAP_MS
+        return now_ms - self._missed_ms

@@ -18,8 +18,8 @@ from benchmarks.measuring.environment import Environment
 from benchmarks.measuring.measure import p50
 from benchmarks.measuring.results import Row
 from pulsar_ray.broker.serving.owner_loop import GC_THRESHOLDS
+from pulsar_ray.dispatch.blocks.block_intake import ReadBlocks
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
-from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
 from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.settings import DispatchSettings

@@ -14,8 +14,7 @@ import msgpack
 from benchmarks.measuring.environment import Environment
 from benchmarks.measuring.measure import p50
 from benchmarks.measuring.results import Row
-from pulsar_ray.managed_ledger.cursor.cursor_records import snapshot_payload
-from pulsar_ray.managed_ledger.cursor.cursor_store import CursorStore
+from pulsar_ray.managed_ledger.cursor.cursor_store import CursorStore, snapshot_payload
 from pulsar_ray.managed_ledger.cursor.managed_cursor import Subscription
 from pulsar_ray.model.message_id import Position
 

@@ -27,10 +27,9 @@ from pulsar_ray.actors.client_endings import ended_by_ray
 from pulsar_ray.actors.watching.own_reports import OwnReports
 from pulsar_ray.broker.serving.failed_starts import may_start_again
 from pulsar_ray.broker.serving.owner_loop import OwnerLoop
-from pulsar_ray.broker.serving.running_clock import RunningClock
 from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.broker.serving.sleeper import Idle, Retired, Sleeper, SleepingServer
-from pulsar_ray.clock import SystemClock
+from pulsar_ray.clock import RunningClock, SystemClock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import Moved, PulsarException, TopicNotFound
 from pulsar_ray.lane.address import user_directory

@@ -13,11 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from pulsar_ray.dispatch.acknowledgments import Acknowledgments
-from pulsar_ray.dispatch.blocks.block_intake import BlockIntake, ReadAhead
+from pulsar_ray.dispatch.blocks.block_intake import BlockIntake, ReadAhead, ReadBlocks
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.blocks.chunk_limits import mildest
 from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
-from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
 from pulsar_ray.dispatch.consumer import Attachment, Consumer, ConsumerExit, ConsumerSpec
 from pulsar_ray.dispatch.delayed_blocks import DelayedBlocks
 from pulsar_ray.dispatch.grant import DropQueue, Grant
@@ -82,6 +81,8 @@ class Dispatcher:
         self.type = SubscriptionType(settings, self.blocks)
         """The type of its consumers, with its policy and its slots of keys."""
         self._read_ahead = ReadAhead(settings, self.blocks, self._returning, self.consumers, self.type)
+        self.blocks_wanted = self._read_ahead.messages_wanted
+        self.due_wanted = self._read_ahead.due_wanted
         self._requests = RedeliveryRequests(
             self._redelivery, self._returning, self.consumers, self.type, self.blocks
         )
@@ -91,11 +92,6 @@ class Dispatcher:
         self.now_ms = now_ms
 
     # ---- consumers
-
-    @property
-    def must_elect(self) -> bool:
-        """Whether `hand_over` is due: on Failover, if consumers came or went."""
-        return self.type.policy.must_elect
 
     @property
     def is_blocked_on_unacked(self) -> bool:
@@ -256,10 +252,6 @@ class Dispatcher:
         self._intake.seek(position)
         self.seek_generation += 1
 
-    def blocks_wanted(self) -> int:
-        """How many messages to read and offer now."""
-        return self._read_ahead.messages_wanted()
-
     def offer(self, read: ReadBlocks, seek_generation: int) -> list[DropQueue]:
         """Take in durable blocks in the order of the log, from the read position on.
 
@@ -271,10 +263,6 @@ class Dispatcher:
         if not self._requests.deferred:
             return []
         return [self._rewound(consumer_id) for consumer_id in self._requests.retry()]
-
-    def due_wanted(self) -> int:
-        """How many delayed messages to take in that are due."""
-        return self._read_ahead.due_wanted()
 
     def has_unacknowledged(self, ref: BlockRef) -> bool:
         """Whether anything of a block is not acknowledged."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pulsar_ray.dispatch.blocks.block_intake import ReadBlocks
 from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
-from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
 from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec, DispatchBlock
 from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.dispatch.grant_maker import GrantMaker, RatedGrants

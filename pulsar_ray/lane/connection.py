@@ -25,7 +25,7 @@ from pulsar_ray.lane.address import LaneAddress, UnixAddress, set_kernel_timeout
 from pulsar_ray.lane.handshake import HelloFields, LaneLimits, open_lane, parse_error
 from pulsar_ray.lane.io_thread import IoInterest, IoThread
 from pulsar_ray.lane.lane_writer import LaneWriter
-from pulsar_ray.lane.shared_memory import MemoryLender
+from pulsar_ray.lane.shared_memory import MIN_SHARED_BYTES, MemoryLender
 from pulsar_ray.session.packet import CARRIER_TYPES, ERROR, Buffer, Packet, PacketParser, total_bytes
 
 logger = logging.getLogger(__name__)
@@ -163,7 +163,7 @@ class LaneConnection:
         lost = self._lost
         if lost is not None:
             raise lost.again()
-        if self._lending is not None:
+        if self._lending is not None and total_bytes(buffers) >= MIN_SHARED_BYTES:
             buffers = self._lending.shortened(buffers)
         ident = threading.get_ident()
         try:

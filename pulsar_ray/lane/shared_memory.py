@@ -253,15 +253,10 @@ class BorrowedMemory:
         self._marks: memoryview | None = None
 
     def taken_out(self, packets: list[Packet]) -> list[Packet]:
-        """The packets, those in the memory instead of those that name them.
+        """The packets, those in the memory instead of those that name them: types up to `IN_MEMORY`.
 
         Raises ProtocolError for a place that cannot be one, or what is no packet there.
         """
-        for packet in packets:
-            if packet.type <= IN_MEMORY:
-                break
-        else:
-            return packets
         whole = []
         for packet in packets:
             if packet.type == IN_MEMORY:

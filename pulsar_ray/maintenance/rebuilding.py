@@ -18,15 +18,15 @@ from pulsar_ray.ledger.record_log import RecordLog, salvage_log
 from pulsar_ray.ledger.recovery import SegmentScan, find_frame
 from pulsar_ray.ledger.segment_file import parse_segment_name
 from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory, subscription_numbers
-from pulsar_ray.managed_ledger.cursor.cursor_records import (
+from pulsar_ray.managed_ledger.cursor.cursor_store import (
     CHANGES,
+    LOG_NAME,
     SNAPSHOT,
     apply_changes,
     check_record_types,
     cursor_from_snapshot,
     snapshot_payload,
 )
-from pulsar_ray.managed_ledger.cursor.cursor_store import LOG_NAME
 from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor
 from pulsar_ray.managed_ledger.cursor.managed_cursor import Subscription as CursorSubscription
 from pulsar_ray.managed_ledger.log.manifest.manifest import Manifest

@@ -23,14 +23,13 @@ from pulsar_ray.broker.partition.partition_start import start_partition
 from pulsar_ray.broker.serving.failed_starts import may_start_again
 from pulsar_ray.broker.serving.owner_loop import DiskThread, OwnerLoop
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
-from pulsar_ray.broker.serving.running_clock import RunningClock
 from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.broker.serving.sleeper import Idle, Retired, Sleeper, SleepingServer
 from pulsar_ray.broker.subscription.cursor_flusher import CursorFlusher
 from pulsar_ray.broker.subscription.dispatcher_server import DispatcherServer
 from pulsar_ray.broker.subscription.dispatcher_start import new_dispatcher, start_dispatcher
 from pulsar_ray.broker.subscription.served_subscription import ServedSubscription
-from pulsar_ray.clock import Clock
+from pulsar_ray.clock import Clock, RunningClock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import (
     BrokerPersistenceError,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_ray.broker.partition.publishing import disk_space
+from pulsar_ray.broker.partition.publishing import publish_gate
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.errors import (
@@ -77,7 +77,7 @@ def test_publishing_stops_while_the_disk_is_low_and_reading_and_acks_go_on(
     broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch, assert_quiet: Quiet
 ) -> None:
     usage = SimpleNamespace(total=1 << 40, used=0, free=1 << 39)
-    monkeypatch.setattr(disk_space, "shutil", SimpleNamespace(disk_usage=lambda _path: usage))
+    monkeypatch.setattr(publish_gate, "shutil", SimpleNamespace(disk_usage=lambda _path: usage))
     topic = broker.topic()
     producer = client.create_producer(topic)
     consumer = client.subscribe(topic, "s", ack_receipt_enabled=True)

@@ -188,7 +188,7 @@ def test_a_subscription_that_sleeps_wakes_behind_what_has_expired(
 def test_a_subscription_that_nobody_uses_is_deleted_and_frees_the_topic(
     broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pulsar_ray.broker.partition.backlog.subscription_expiry.MINUTE_MS", 300)
+    monkeypatch.setattr("pulsar_ray.broker.partition.backlog.due_deletions.MINUTE_MS", 300)
     topic, topics = broker.topic(), broker.admin().topics
     used = client.subscribe(topic, "used")
     topics.create_subscription(topic, "unused")
@@ -206,9 +206,9 @@ def test_a_subscription_that_nobody_uses_is_deleted_and_frees_the_topic(
 def test_a_subscription_expires_while_its_topic_sleeps(
     broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    expiry = "pulsar_ray.broker.partition.backlog.subscription_expiry"
+    expiry = "pulsar_ray.broker.partition.backlog.due_deletions"
     monkeypatch.setattr(f"{expiry}.MINUTE_MS", 500)
-    monkeypatch.setattr("pulsar_ray.broker.partition.backlog.unused_time._LEAST_SLACK_MS", 0)
+    monkeypatch.setattr("pulsar_ray.broker.partition.backlog.due_deletions._LEAST_SLACK_MS", 0)
     topic = broker.topic()
     client.subscribe(topic, "s").close()
     broker.cluster.override(topic, subscription_expiration_time_minutes=1)

@@ -10,8 +10,8 @@ import pytest
 
 from pulsar_ray import Client, ConsumerType, Timeout
 from pulsar_ray.broker.subscription.log.log_view import FileRead, LogView
+from pulsar_ray.dispatch.blocks.block_intake import ReadBlocks
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
-from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
 from pulsar_ray.testing.waiting import wait_until
 from tests.conformance.broker import QUIET_MS, WAIT_MS, Broker, numbers, values
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pulsar_ray.broker.partition.publishing.publish_figures import REFUSAL_REASONS
+from pulsar_ray.broker.partition.publishing.publish_intake import REFUSAL_REASONS
 from pulsar_ray.model.metric_catalogue import ALL_METRICS, SERIES_NAMES
 from tests.docs.metrics_table import metrics_rows
 

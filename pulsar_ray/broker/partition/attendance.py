@@ -47,7 +47,7 @@ class Attendance:
     def _admit(
         self, session: Session, dispatcher: str, consumers: int, readers: int, is_new_reader: bool
     ) -> None:
-        limit = self._policies.max_consumers_per_topic
+        limit = self._policies.settings.max_consumers_per_topic
         of_others = sum(count for other, (_, count, _) in self._counts.items() if other != dispatcher)
         if 0 < limit < of_others + consumers:
             raise ConsumerBusy(
@@ -68,15 +68,15 @@ class Attendance:
         `others` are the bytes that are kept of each other one.
         """
         policies = self._policies
-        check_properties_size("subscription", properties, policies.max_properties_bytes)
+        check_properties_size("subscription", properties, policies.settings.max_properties_bytes)
         new = kept_bytes(name, properties)
-        check_sum("subscriptions", new, others, policies.max_properties_bytes_per_actor)
+        check_sum("subscriptions", new, others, policies.settings.max_properties_bytes_per_actor)
 
     def _readers(self, besides: str | None = None) -> int:
         return sum(readers for other, (_, _, readers) in self._counts.items() if other != besides)
 
     def _check_subscriptions(self, with_new: int) -> None:
-        limit = self._policies.max_subscriptions_per_topic
+        limit = self._policies.settings.max_subscriptions_per_topic
         if 0 < limit < with_new:
             raise NotAllowedError(
                 f"{self._topic} has {with_new - 1} subscriptions, readers counted, and its policy "

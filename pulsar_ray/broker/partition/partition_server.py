@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Hashable, Sequence, Set
 from functools import partial
 from pathlib import Path
@@ -21,31 +22,30 @@ from pulsar_ray.broker.figures.node_figures import PARTITION
 from pulsar_ray.broker.partition.attendance import Attendance
 from pulsar_ray.broker.partition.backlog.backlog_clearing import BacklogClearing
 from pulsar_ray.broker.partition.backlog.backlog_quota import BacklogQuota
-from pulsar_ray.broker.partition.backlog.due_deletions import DueDeletions
+from pulsar_ray.broker.partition.backlog.due_deletions import DueDeletions, TopicUse
 from pulsar_ray.broker.partition.backlog.expired_counts import ExpiredCounts
 from pulsar_ray.broker.partition.backlog.message_expiry import MessageExpiry
 from pulsar_ray.broker.partition.followers import Followers
-from pulsar_ray.broker.partition.manifest_writer import ManifestWriter
+from pulsar_ray.broker.partition.manifest_writer import ManifestWriter, ReportedHolds
 from pulsar_ray.broker.partition.partition_calls import PartitionCalls
 from pulsar_ray.broker.partition.partition_figures import PartitionFigures
 from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
 from pulsar_ray.broker.partition.partition_stats import describe_partition, describe_subscriptions
-from pulsar_ray.broker.partition.publishing.connected_producers import ConnectedProducers
-from pulsar_ray.broker.partition.publishing.deduplication_switch import DeduplicationSwitch
-from pulsar_ray.broker.partition.publishing.disk_space import DiskSpaceProbe
+from pulsar_ray.broker.partition.publishing.connected_producers import ConnectedProducers, DeduplicationSwitch
 from pulsar_ray.broker.partition.publishing.own_messages import OwnMessages
-from pulsar_ray.broker.partition.publishing.producer_endpoint import ProducerEndpoint
+from pulsar_ray.broker.partition.publishing.producer_endpoint import ProducerEndpoint, WaitingBlocks
 from pulsar_ray.broker.partition.publishing.producer_opening import ProducerOpening
 from pulsar_ray.broker.partition.publishing.producers_note import ProducersNote
-from pulsar_ray.broker.partition.publishing.publish_gate import ClosedBy, PublishGate
+from pulsar_ray.broker.partition.publishing.publish_gate import (
+    ClosedBy,
+    DiskSpaceProbe,
+    PublishGate,
+    PublishThrottle,
+)
 from pulsar_ray.broker.partition.publishing.publish_intake import PublishIntake
-from pulsar_ray.broker.partition.publishing.publish_throttle import PublishThrottle
 from pulsar_ray.broker.partition.publishing.topic_end import TopicEnd
-from pulsar_ray.broker.partition.publishing.waiting_blocks import WaitingBlocks
 from pulsar_ray.broker.partition.reach_file import ReachFile
-from pulsar_ray.broker.partition.reported_holds import ReportedHolds
 from pulsar_ray.broker.partition.sleeping_cursors import SleepingCursors
-from pulsar_ray.broker.partition.topic_use import TopicUse
 from pulsar_ray.broker.serving.owner_loop import DiskThread
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.session_host import SessionHost
@@ -111,7 +111,7 @@ class PartitionServer:
         self._host = host
         self._disk = DiskThread(loop, "disk")
         self._in_force = in_force
-        policies = self._policies = PartitionPolicies.of(in_force.settings)
+        policies = self._policies = PartitionPolicies(in_force.settings)
         self._gate = PublishGate()
         self._space = DiskSpaceProbe(ledger.directory, policies)
         self._gate.set(ClosedBy.DISK_SPACE, self._space.refusal())
@@ -199,7 +199,7 @@ class PartitionServer:
         self._figures = PartitionFigures(
             ledger, self.intake, self.producers, self.followers, self._cursors, loop
         )
-        self._began_at = loop.time()
+        self._begin_again_at = loop.time() + BEGIN_AGAIN_S
         self._reach = ReachFile(Path(ledger.directory), ledger.disk)
         self._note_start()
         host.serve(self)
@@ -307,10 +307,17 @@ class PartitionServer:
         self._opening.tick()
         self._deduplication.tick(now_ms)
         self._deletions.tick(self._trim_interval())
-        if self._loop.time() - self._began_at >= BEGIN_AGAIN_S and not self.is_begun:
-            self._began_at = self._loop.time()
-            self._writer.submit(self.ledger.changes.begin_log())
-            self._disk.submit(self._reach.write, lambda *_: None)
+        if self._loop.time() >= self._begin_again_at:
+            self._begin_again()
+
+    def _begin_again(self) -> None:
+        """Try to write what the disk refused at the start, until it has taken it."""
+        if self.is_begun:
+            self._begin_again_at = math.inf
+            return
+        self._begin_again_at = self._loop.time() + BEGIN_AGAIN_S
+        self._writer.submit(self.ledger.changes.begin_log())
+        self._disk.submit(self._reach.write, lambda *_: None)
 
     @property
     def is_begun(self) -> bool:
@@ -354,7 +361,7 @@ class PartitionServer:
 
     def _trim_interval(self) -> float:
         # Producers that wait for space do not wait for the next regular check.
-        interval_s = self._policies.trim_interval_s
+        interval_s = self._policies.settings.retention_check_interval_in_seconds
         return min(LOW_DISK_TRIM_S, interval_s) if self._is_disk_low else interval_s
 
     # --- policies ---------------------------------------------------------------------------------

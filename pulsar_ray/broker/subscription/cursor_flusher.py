@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from pulsar_ray.broker.serving.owner_loop import DiskThread
@@ -114,9 +115,11 @@ class CursorFlusher:
             self._settle(store.durable_version)
             return
         self._is_flushing = True
-        self._disk.submit(flush.run, lambda _, error: self._flush_done(store, flush, error))
+        self._disk.submit(flush.run, partial(self._flush_done, store, flush))
 
-    def _flush_done(self, store: CursorStore, flush: CursorFlush, error: BaseException | None) -> None:
+    def _flush_done(
+        self, store: CursorStore, flush: CursorFlush, _: None, error: BaseException | None
+    ) -> None:
         self._is_flushing = False
         if isinstance(error, Fenced):
             self._on_fatal(error)

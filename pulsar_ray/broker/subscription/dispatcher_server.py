@@ -17,14 +17,14 @@ from pulsar_ray.broker.serving.owner_loop import DiskThread
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.broker.serving.sleeper import Retired
+from pulsar_ray.broker.subscription.consumers.connected_consumers import ConsumerEndpoint
 from pulsar_ray.broker.subscription.consumers.consumer_calls import (
     ConsumerCalls,
     EarlyAcknowledgments,
     PendingOpens,
+    TopicAdmission,
     reach_of,
 )
-from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint
-from pulsar_ray.broker.subscription.consumers.topic_admission import TopicAdmission
 from pulsar_ray.broker.subscription.dispatcher_subscriptions import DispatcherSubscriptions
 from pulsar_ray.broker.subscription.open_subscription import OpenSubscription
 from pulsar_ray.dispatch.settings import DispatchSettings

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pulsar_ray.broker.serving.owner_loop import DiskThread
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.session_host import SessionHost
-from pulsar_ray.broker.subscription.consumers.topic_admission import TopicAdmission
+from pulsar_ray.broker.subscription.consumers.consumer_calls import TopicAdmission
 from pulsar_ray.broker.subscription.dispatcher_server import DispatcherServer
 from pulsar_ray.broker.subscription.dispatcher_subscriptions import DispatcherSubscriptions
 from pulsar_ray.broker.subscription.log.partition_link import PartitionLink

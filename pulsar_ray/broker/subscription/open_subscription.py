@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from pulsar_ray.broker.figures.actor_report import Figures
-from pulsar_ray.broker.subscription.consumers.connected_consumers import ConnectedConsumers
-from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint
+from pulsar_ray.broker.subscription.consumers.connected_consumers import ConnectedConsumers, ConsumerEndpoint
 from pulsar_ray.session.requests import (
     Acknowledge,
     ConsumerOpened,

@@ -11,8 +11,8 @@ from typing import Any
 
 from pulsar_ray.broker.figures.actor_report import Figures
 from pulsar_ray.broker.serving.logs.line_limits import event
-from pulsar_ray.broker.subscription.consumers.connected_consumers import ConnectedConsumers
-from pulsar_ray.broker.subscription.consumers.consumer_endpoint import (
+from pulsar_ray.broker.subscription.consumers.connected_consumers import (
+    ConnectedConsumers,
     ConsumerEndpoint,
     EndpointFactory,
     check_limit,
@@ -81,8 +81,10 @@ class ServedSubscription:
         self.counts = counts
         self._new_endpoint = new_endpoint
         self._durability = durability
+        self.flushed = durability.flushed
         self._feeder = feeder
-        self._clock = clock
+        self.now_ms = clock.monotonic_ms
+        """The time that its core counts in."""
         self._loop = loop
         self._incomplete = incomplete
         self.tracker = tracker
@@ -390,7 +392,7 @@ class ServedSubscription:
         settings = core.settings
         if self.consumers and (settings.max_consumers_per_subscription or settings.max_consumers_per_topic):
             return True
-        if self.consumers and self.tracker is not None and self.tracker.is_needed:
+        if self.consumers and self.tracker is not None and core.delayed.left_through is not None:
             return True
         if self.consumers and self._incomplete.are_awaited:
             return True
@@ -401,21 +403,10 @@ class ServedSubscription:
         """Whether somebody is connected who has had room for new entries lately."""
         return bool(self.consumers) and not self.turn.is_satisfied
 
-    async def flushed(self, version: int, *, at_once: bool = True) -> None:
-        """Wait until this version of the cursor is durable.
-
-        Without `at_once` that is by the next grouped write.
-        """
-        await self._durability.flushed(version, at_once=at_once)
-
     def settings_changed(self) -> None:
         """Grant at once what only the former settings held back."""
         self.core.settings_changed()
         self.turn.schedule()
-
-    def now_ms(self) -> int:
-        """Return the time that its core counts in."""
-        return self._clock.monotonic_ms()
 
     def active_in_the_way(self) -> Session | None:
         """Return the active consumer's session, if other sessions' consumers could get its messages."""

@@ -143,8 +143,8 @@ class StoredSubscriptions:
             self.directory,
             self.epoch,
             self._number,
-            on_mark_delete=lambda position: self._follower.move_hold(*position),
-            on_demand=self._update_arming,
+            on_mark_delete=self._follower.move_hold,
+            on_demand=self.update_arming,
             ask_partition=self._end_messages,
         )
         return served
@@ -188,11 +188,8 @@ class StoredSubscriptions:
                 # The partition has counted for itself what expired before this dispatcher started.
                 subscription.expire(position, is_counted=position <= self._expired_before)
 
-    def update_arming(self, *, is_opening: bool) -> None:
+    def update_arming(self, *, is_opening: bool = False) -> None:
         """Arm for consumers with room; one that opens reads from the log what it missed."""
-        self._update_arming()
-
-    def _update_arming(self) -> None:
         self._arming.update(any(served.waits_for_entries for served in self._served.values()))
 
     def tick(self) -> None:

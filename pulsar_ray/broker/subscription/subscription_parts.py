@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pulsar_ray.broker.serving.owner_loop import DiskThread
-from pulsar_ray.broker.subscription.consumers.connected_consumers import ConnectedConsumers
-from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint, EndpointFactory
-from pulsar_ray.broker.subscription.consumers.delivery_senders import (
+from pulsar_ray.broker.subscription.consumers.connected_consumers import (
     BytesSender,
+    ConnectedConsumers,
+    ConsumerEndpoint,
     DeliverySender,
+    EndpointFactory,
     PlaceSender,
 )
 from pulsar_ray.broker.subscription.cursor_flusher import CursorDurability, CursorFlusher, MemoryOnly
@@ -78,12 +79,6 @@ def stored_subscription(
     is_held = store is not None
     durability = _durability(context, name, store, counts, on_mark_delete)
     feeder = CoreFeeder(name, core, log, consumers, durability, loop, reader, directory, holds=is_held)
-    tracker: TrackerLink | None = None
-
-    def ask_tracker() -> None:
-        if tracker is not None:
-            tracker.update()
-
     turn = SubscriptionTurn(
         core,
         log,
@@ -94,11 +89,12 @@ def stored_subscription(
         clock,
         loop,
         on_demand=on_demand,
-        when_run=ask_tracker,
     )
+    tracker: TrackerLink | None = None
     if is_held:
         tracked = TrackedSubscription(context.topic, name, number, directory, epoch)
         tracker = _tracker(context, tracked, core, log, resume=turn.schedule)
+        turn.ask_tracker = tracker.update
     incomplete = IncompleteMessages(
         name, core, loop, ask_partition if is_held else None, when_dropped=durability.flush_soon
     )

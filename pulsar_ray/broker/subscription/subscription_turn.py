@@ -47,7 +47,7 @@ class DemandTracker:
 class SubscriptionTurn:
     """Takes one turn for all that happened in one turn of the owner loop.
 
-    `on_demand` is called when consumers have room again after a while without, `when_run` after each turn.
+    `on_demand` is called when consumers have room again after a while without.
     """
 
     def __init__(
@@ -62,7 +62,6 @@ class SubscriptionTurn:
         loop: asyncio.AbstractEventLoop,
         *,
         on_demand: Callable[[], None],
-        when_run: Callable[[], None] = lambda: None,
     ) -> None:
         self._core = core
         self._log = log
@@ -74,7 +73,8 @@ class SubscriptionTurn:
         self._clock = clock
         self._loop = loop
         self._on_demand = on_demand
-        self._when_run = when_run
+        self.ask_tracker: Callable[[], None] | None = None
+        """Called after each turn while delayed messages are left to a tracker."""
         self._demand = DemandTracker()
         self._is_scheduled = False
         self._has_opened = False
@@ -160,7 +160,7 @@ class SubscriptionTurn:
         core, now_ms = self._core, self._clock.monotonic_ms()
         if core.delayed.is_heeded:
             core.delayed.now_ms = self._clock.now_ms()
-        if self._has_opened or core.must_elect:
+        if self._has_opened or core.type.policy.must_elect:
             self.elect(now_ms)
         while self._feeder.feed(self._resume) | self.dispatch(now_ms) and self.has_work:
             continue
@@ -175,7 +175,8 @@ class SubscriptionTurn:
             self._wait_for_rate(now_ms)
         if self._demand.is_satisfied and self._demand.has_returned(has_room=core.blocks_wanted() > 0):
             self._on_demand()
-        self._when_run()
+        if core.delayed.left_through is not None and self.ask_tracker is not None:
+            self.ask_tracker()
         if self._ended is not None:
             self._ended.set()
             self._ended = None

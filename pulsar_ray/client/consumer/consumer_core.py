@@ -20,11 +20,11 @@ from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.client.dead_letters.letters import split_over_limit
 from pulsar_ray.client.endpoint.ending import notify_of_forks
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
-from pulsar_ray.client.received.batch_collector import BatchCollector
 from pulsar_ray.client.received.block_decoder import SegmentFiles
 from pulsar_ray.client.received.message import BlockRows, Message
 from pulsar_ray.client.received.receiver_queue import (
     ArrivalSignal,
+    BatchCollector,
     DeliverySource,
     Origin,
     QueuedDelivery,
@@ -41,7 +41,7 @@ from pulsar_ray.errors import (
     Timeout,
     TopicNotFound,
 )
-from pulsar_ray.lane.waiting import ensure_may_wait, may_wait
+from pulsar_ray.lane.waiting import HERE, ensure_may_wait
 from pulsar_ray.ledger.reader import SegmentGone
 from pulsar_ray.transport.cluster import PartitionRoute
 
@@ -252,7 +252,7 @@ class ConsumerCore:
 
         In a callback that must not wait it is a message that is here, else NotAllowedError.
         """
-        if not may_wait():
+        if HERE.runs_callbacks:
             if (here := self.receive_now()) is None:
                 ensure_may_wait("waiting for a message")
             assert here is not None

@@ -230,7 +230,8 @@ class PartitionDeliveries:
             if generation > self.generation:
                 self._drop_older(generation)
             offset = 0
-            failures = _failures_by_number(request)
+            failures = _failures_by_number(request) if request.row_failures else {}
+            received = self.received_counts
             for number, grant in request.grants:
                 ledger_id, segment, at, length, first, entries, rows, count, messages = grant
                 row_set = row_sets.from_wire(rows)
@@ -242,7 +243,8 @@ class PartitionDeliveries:
                 if number <= self.last_number:
                     continue
                 self.last_number = number
-                self.received_counts.add(row_set.bit_count(), count)
+                received.messages += row_set.bit_count()
+                received.redelivered += row_set.bit_count() * (count > 0)
                 if self._awaits_reset:
                     self.consumed += row_set.bit_count()
                     continue

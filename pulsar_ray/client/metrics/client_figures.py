@@ -26,12 +26,6 @@ class ReceivedCounts:
         self.messages = 0
         self.redelivered = 0
 
-    def add(self, messages: int, redelivery_count: int) -> None:
-        """Count messages that came, all of them so often before."""
-        self.messages += messages
-        if redelivery_count:
-            self.redelivered += messages
-
 
 class PendingSends(Protocol):
     """A producer on one partition."""

@@ -60,9 +60,10 @@ def message_fields(
     """
     if properties is not None:
         check_properties("properties", properties)
-    if partition_key is not None:
+    # A text of ASCII is one that UTF-8 can hold: most keys need no call.
+    if partition_key is not None and not (type(partition_key) is str and partition_key.isascii()):
         check_optional_text("partition_key", partition_key)
-    if ordering_key is not None:
+    if ordering_key is not None and not (type(ordering_key) is str and ordering_key.isascii()):
         check_optional_text("ordering_key", ordering_key)
     if sequence_id is not None:
         check_optional_number("sequence_id", sequence_id, 0, MAX_SEQUENCE_ID)

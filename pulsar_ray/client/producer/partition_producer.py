@@ -263,9 +263,12 @@ class PartitionProducer:
     # --- giving up and closing --------------------------------------------------------------------
 
     def _check_timeouts(self) -> None:
-        if self.queue.state.error is not None:
+        state = self.queue.state
+        if state.error is not None:
             return
-        if self.queue.has_expired():
+        # One that waits for nothing, as most do that are open, needs no lock.
+        is_waiting = state.unconfirmed.messages or state.unconfirmed.size or state.phase is not OPEN
+        if is_waiting and self.queue.has_expired():
             self.give_up()
         self._io.call_later(min(1.0, self._send_timeout_s), self._check_timeouts)
 

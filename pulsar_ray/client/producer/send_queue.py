@@ -25,7 +25,7 @@ from pulsar_ray.client.producer.send_state import (
     SendState,
 )
 from pulsar_ray.errors import ForkedClient, ProducerQueueIsFull, PulsarException, Timeout, WrongNode
-from pulsar_ray.lane.waiting import HERE, may_wait
+from pulsar_ray.lane.waiting import HERE
 from pulsar_ray.session.packet_encoders import PublishPackets
 from pulsar_ray.session.requests import ProducerOpened
 from pulsar_ray.transport.carriers import Connection
@@ -237,7 +237,7 @@ class SendQueue:
             if actions & WRITE:
                 self._timers.call_soon(self._write_if_any)
             raise self.state.full_error()
-        if self._timers.is_current or not may_wait():
+        if self._timers.is_current or HERE.runs_callbacks:
             raise ProducerQueueIsFull("the queue is full, and a callback must not wait for it")
         timeout_s = self._options.send_timeout_millis / 1000
         deadline = time.monotonic() + (timeout_s or _FOREVER_S)

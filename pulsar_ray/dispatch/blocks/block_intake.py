@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
+from typing import NamedTuple
 
 from pulsar_ray.dispatch.acknowledgments import Acknowledgments
 from pulsar_ray.dispatch.blocks import counted_rows
@@ -10,7 +12,6 @@ from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.blocks.chunk_groups import StoredChunk
 from pulsar_ray.dispatch.blocks.counted_rows import CountedRows
 from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
-from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
 from pulsar_ray.dispatch.consumer import Consumer, DispatchBlock
 from pulsar_ray.dispatch.delayed_blocks import DelayedBlocks
 from pulsar_ray.dispatch.key_shared.sticky_key import Slots
@@ -23,6 +24,27 @@ from pulsar_ray.model import row_ranges, row_sets
 from pulsar_ray.model.message_id import LATEST, Position
 from pulsar_ray.model.row_ranges import RowRanges
 from pulsar_ray.model.row_sets import RowSet
+
+
+class ReadBlocks(NamedTuple):
+    """Blocks travel from the log to the dispatcher in columns of equal length.
+
+    A column that the subscription does not need is None, so that a block costs nothing but its reference.
+    """
+
+    refs: Sequence[BlockRef]
+    slots: Sequence[Slots] | None = None
+    """The slots of the blocks' sticky keys, for Key_Shared."""
+    delays: Sequence[DeliveryTimes | None] | None = None
+    """When the rows of delayed blocks are due, for Shared and Key_Shared."""
+    chunks: Mapping[tuple[int, int], StoredChunk] | None = None
+    """Which of the blocks are chunks, by ledger and entry id; it is no column."""
+
+    def each(self) -> Iterator[tuple[BlockRef, Slots | None, DeliveryTimes | None]]:
+        """Yield each block with its slots and times."""
+        slots = repeat(None) if self.slots is None else self.slots
+        return zip(self.refs, slots, repeat(None) if self.delays is None else self.delays, strict=False)
+
 
 _MAX_MESSAGES = 65_536
 _MOST_DUE_MESSAGES = 8_192

@@ -17,7 +17,7 @@ from pulsar_ray.lane.handshake import (
     encode_welcome,
     parse_hello,
 )
-from pulsar_ray.lane.shared_memory import BorrowedMemory
+from pulsar_ray.lane.shared_memory import IN_MEMORY, BorrowedMemory
 from pulsar_ray.session.packet import Buffer, Packet, PacketParser, total_bytes
 
 
@@ -327,7 +327,10 @@ class ServerLane(asyncio.BufferedProtocol):
                 return
             if self._is_open:
                 if self._borrowed is not None:
-                    packets = self._borrowed.taken_out(packets)
+                    for packet in packets:
+                        if packet.type <= IN_MEMORY:
+                            packets = self._borrowed.taken_out(packets)
+                            break
                 if packets:
                     self._handler.on_packets(self, packets)
             else:

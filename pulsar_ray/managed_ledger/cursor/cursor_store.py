@@ -2,27 +2,250 @@
 
 A flush is begun on the loop that owns the cursor, run on a thread that may block, and finished on the loop
 again. One flush at a time; what changes meanwhile belongs to the next.
+
+One record is applied as a whole or not at all. A record is a map; keys left out mean nothing:
+
+    m   [ledger, entry]                     mark-delete (always there)
+    g   generation (always there)
+    r   true: forget holes, rows and counts first (the cursor was reset)
+    d   [ledger, [gap, length, ...], ...]   holes above mark-delete; a gap is the way from the hole before;
+                                            bytes instead of a length are holes of one entry for each bit set
+                                            in them, the lowest of the first byte first
+    b   [ledger, entry, [start, end, ...], ...] acknowledged rows of batches
+    c   [ledger, first, last, count, ...]   redelivery counts
+    f   [ledger, entry, [start, end, failures, ...], ...] failures of a batch's messages
+    k   [id, name, type, ...]               consumers that came
+    x   [id, ...]                           consumers that went
+    q   [number, origin, [ledger, entry, [start, end, ...], ...], ...]  all groups of suspects (ADR 0033)
+    s   [name, is durable, properties]      the subscription (snapshots only)
 """
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate, chain, pairwise
+from operator import add, sub
 from pathlib import Path
+from typing import Any
 
-from pulsar_ray.errors import CorruptData
+from pulsar_ray.errors import CorruptData, UnsupportedFormatVersion
 from pulsar_ray.ledger.directory_owner import DirectoryOwner
 from pulsar_ray.ledger.record_log import Record, RecordLog, read_log
 from pulsar_ray.managed_ledger.cursor.cursor_directories import UNFINISHED
-from pulsar_ray.managed_ledger.cursor.cursor_records import (
-    CHANGES,
-    SNAPSHOT,
-    apply_changes,
-    changes_payload,
-    check_record_types,
-    cursor_from_snapshot,
-    snapshot_payload,
+from pulsar_ray.managed_ledger.cursor.managed_cursor import (
+    CursorChanges,
+    KnownConsumer,
+    ManagedCursor,
+    Subscription,
+    SuspectRows,
 )
-from pulsar_ray.managed_ledger.cursor.managed_cursor import CursorChanges, ManagedCursor, Subscription
+from pulsar_ray.model import row_sets
 from pulsar_ray.model.message_id import Position
+from pulsar_ray.model.position_ranges import MANY_PIECES, PieceColumns, PositionRanges
+from pulsar_ray.numpy_on_demand import np
+
+SNAPSHOT = 1
+CHANGES = 2
+
+
+def check_record_types(records: Iterable[tuple[int, Any]], path: str) -> None:
+    """Raise UnsupportedFormatVersion if a newer build wrote a record among these."""
+    unknown = {kind for kind, _ in records} - {SNAPSHOT, CHANGES}
+    if unknown:
+        raise UnsupportedFormatVersion(f"{path} has records of type {min(unknown)}, unknown to this build")
+
+
+def snapshot_payload(cursor: ManagedCursor) -> dict[str, Any]:
+    """The whole state of a cursor."""
+    subscription = cursor.subscription
+    return {
+        "s": [subscription.name, subscription.is_durable, subscription.properties],
+        **_head(cursor),
+        "d": _encode_holes(cursor.deleted),
+        "b": _encode_batches(cursor.batch_acks()),
+        "c": list(chain.from_iterable(cursor.counts)),
+        "f": _encode_batches(cursor.counts.all_row_failures()),
+        "k": _encode_consumers(cursor.consumers.values()),
+        **({"q": _encode_suspects(cursor.suspects)} if cursor.suspects else {}),
+    }
+
+
+def changes_payload(cursor: ManagedCursor) -> dict[str, Any]:
+    """The changes since the last flush, as a record's payload.
+
+    Holes that mark-delete has passed by now are left out.
+    """
+    changes, mark_delete = cursor.changes, cursor.mark_delete
+    payload = _head(cursor)
+    if changes.is_reset:
+        payload["r"] = True
+    if deleted := changes.deleted_behind(mark_delete):
+        payload["d"] = _encode_holes(deleted)
+    if changes.batches:
+        payload["b"] = _encode_batches(
+            (position, rows)
+            for position, rows in changes.batches.items()
+            if not cursor.is_acknowledged(position)
+        )
+    if changes.counts:
+        payload["c"] = list(chain.from_iterable(c for c in changes.counts if (c[0], c[2]) > mark_delete))
+    if changes.row_failures:
+        payload["f"] = _encode_batches(
+            (position, rows)
+            for position, rows in changes.row_failures.items()
+            if not cursor.is_acknowledged(position)
+        )
+    if changes.has_suspects:
+        payload["q"] = _encode_suspects(cursor.suspects)
+    if changes.consumers:
+        known = cursor.consumers
+        payload["k"] = _encode_consumers(known[i] for i in changes.consumers if i in known)
+        payload["x"] = [i for i in changes.consumers if i not in known]
+    return payload
+
+
+def cursor_from_snapshot(payload: dict[str, Any]) -> ManagedCursor:
+    """A cursor in the state of a snapshot.
+
+    KeyError, TypeError or ValueError if it is none.
+    """
+    name, is_durable, properties = payload["s"]
+    cursor = ManagedCursor(Subscription(name, is_durable, dict(properties)))
+    apply_changes(cursor, payload)
+    return cursor
+
+
+def apply_changes(cursor: ManagedCursor, payload: dict[str, Any]) -> None:
+    """Bring a cursor to the state after a record.
+
+    KeyError, TypeError or ValueError if it is none.
+    """
+    if payload.get("r"):
+        cursor.mark_delete = Position(*payload["m"])
+        cursor.restore_nothing()
+    # Counts and rows first: acknowledgments of the same record take them away again.
+    for i in range(0, len(counts := payload.get("c", ())), 4):
+        cursor.counts.set(*counts[i : i + 4])
+    for ledger_id, entry_id, flat in _triples(payload.get("f", ())):
+        cursor.counts.set_row_failures(
+            Position(ledger_id, entry_id), tuple(zip(flat[::3], flat[1::3], flat[2::3], strict=True))
+        )
+    for ledger_id, entry_id, flat in _triples(payload.get("b", ())):
+        cursor.restore_batch(Position(ledger_id, entry_id), tuple(zip(flat[::2], flat[1::2], strict=True)))
+    if (groups := payload.get("q")) is not None:
+        cursor.suspects = dict(_decode_suspects(groups))
+    for identity, name, consumer_type in _triples(payload.get("k", ())):
+        cursor.consumers[identity] = KnownConsumer(identity, name, consumer_type)
+    for identity in payload.get("x", ()):
+        cursor.consumers.pop(identity, None)
+    cursor.restore_deleted(_decode_holes(payload.get("d", ())), Position(*payload["m"]))
+    cursor.generation = payload["g"]
+
+
+def _head(cursor: ManagedCursor) -> dict[str, Any]:
+    return {"m": list(cursor.mark_delete), "g": cursor.generation}
+
+
+def _encode_holes(holes: PositionRanges) -> list[Any]:
+    return list(chain.from_iterable((ledger_id, _encode_pieces(c)) for ledger_id, c in holes.columns()))
+
+
+def _encode_pieces(columns: PieceColumns) -> list[int | bytes]:
+    firsts, lasts, bits = columns
+    flat: list[int | bytes] = []
+    if len(firsts) < MANY_PIECES:
+        at = 0
+        for first, last in zip(firsts, lasts, strict=True):
+            flat += (first - at, last - first + 1)
+            at = last + 1
+    else:
+        table = np.empty((len(firsts), 2), np.int64)
+        table[:, 0] = firsts
+        table[:, 1] = np.subtract(lasts, firsts) + 1
+        table[1:, 0] -= np.add(lasts[:-1], 1)
+        flat += table.ravel().tolist()
+    if not bits:
+        return flat
+    encoded: list[int | bytes] = []
+    done = 0
+    for place, of_piece in bits.items():
+        encoded += flat[2 * done : 2 * place + 1]
+        encoded += _scattered(of_piece)
+        done = place + 1
+    return encoded + flat[2 * done :]
+
+
+def _scattered(bits: int) -> list[int | bytes]:
+    """Encode the bits behind a gap in the shorter of two ways."""
+    data = bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+    if len(data) < 2 * (bits & ~(bits << 1)).bit_count():
+        return [data]
+    edges = list(chain.from_iterable(row_sets.ranges_of(bits)))
+    return [end - start for start, end in pairwise(edges)]
+
+
+def _decode_holes(encoded: Iterable[Any]) -> Iterator[tuple[int, PieceColumns]]:
+    values = iter(encoded)
+    for ledger_id, flat in zip(values, values, strict=True):
+        yield ledger_id, _decode_pieces(flat)
+
+
+def _decode_pieces(flat: list[Any]) -> PieceColumns:
+    """The pieces of one ledger; ValueError or TypeError if they are none."""
+    if len(flat) % 2:
+        raise ValueError("a gap is followed by nothing")
+    gaps, extents = flat[::2], flat[1::2]
+    bits: dict[int, int] = {}
+    if bytes in set(map(type, extents)):
+        for place, extent in enumerate(extents):
+            if isinstance(extent, bytes):
+                bits[place] = int.from_bytes(extent, "little")
+                extents[place] = bits[place].bit_length()
+    if min(gaps, default=0) < 0 or min(extents, default=1) < 1:
+        raise ValueError("holes are not in order")
+    if len(gaps) < MANY_PIECES:
+        ends = list(accumulate(map(add, gaps, extents)))
+        firsts = array("q", map(sub, ends, extents))
+        return PieceColumns(firsts, array("q", [end - 1 for end in ends]), bits)
+    lengths = np.array(extents, np.int64)
+    ends_of_all = np.cumsum(np.array(gaps, np.int64) + lengths)
+    firsts = array("q", (ends_of_all - lengths).tobytes())
+    return PieceColumns(firsts, array("q", (ends_of_all - 1).tobytes()), bits)
+
+
+def _encode_batches(batches: Iterable[tuple[Position, Iterable[tuple[int, ...]]]]) -> list[Any]:
+    encoded: list[Any] = []
+    for (ledger_id, entry_id), rows in batches:
+        encoded += (ledger_id, entry_id, list(chain.from_iterable(rows)))
+    return encoded
+
+
+def _encode_suspects(suspects: Mapping[int, SuspectRows]) -> list[Any]:
+    encoded: list[Any] = []
+    for number, (origin, rows) in suspects.items():
+        of_blocks = ((Position(ledger_id, first), ranges) for ledger_id, first, ranges in rows)
+        encoded += (number, origin, _encode_batches(of_blocks))
+    return encoded
+
+
+def _decode_suspects(encoded: Iterable[Any]) -> Iterator[tuple[int, SuspectRows]]:
+    for number, origin, blocks in _triples(encoded):
+        rows = (
+            (ledger_id, first, tuple(zip(flat[::2], flat[1::2], strict=True)))
+            for ledger_id, first, flat in _triples(blocks)
+        )
+        yield number, SuspectRows(origin, tuple(rows))
+
+
+def _encode_consumers(consumers: Iterable[KnownConsumer]) -> list[Any]:
+    return list(chain.from_iterable((c.consumer_id, c.name, c.consumer_type) for c in consumers))
+
+
+def _triples(flat: Iterable[Any]) -> Iterable[tuple[Any, Any, Any]]:
+    values = iter(flat)
+    return zip(values, values, values, strict=True)
+
 
 LOG_NAME = "cursor"
 _REWRITE_AT_TIMES_STATE = 4

@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from pulsar_ray.config import Settings
 from pulsar_ray.ledger.record_log import RecordLog
 from pulsar_ray.ledger.segment_file import SegmentInfo, segment_name
-from pulsar_ray.managed_ledger.log.commit import Commit, LogEnd, OpenLedger
+from pulsar_ray.managed_ledger.log.commit import Commit, LogEnd, ManifestChange, OpenLedger
 from pulsar_ray.managed_ledger.log.log_recovery import OpenedLog
-from pulsar_ray.managed_ledger.log.manifest.manifest_change import ManifestChange
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
     Checkpoint,
     DeduplicationSwitched,
@@ -109,7 +108,10 @@ class LogState:
         return LogEnd(manifest.last_position, commit.segment_index, end_offset, manifest.last_batch_size)
 
     def show(self, end: LogEnd) -> None:
-        """Let readers see the log up to there; an earlier end changes nothing."""
+        """Let readers see the log up to `AppendResult.end`; an earlier end changes nothing.
+
+        Whatever reads the log ends there: positions, segments, searches.
+        """
         before = self.readable
         if end.position <= before.position:
             return
@@ -120,7 +122,7 @@ class LogState:
     def readable_segments(self) -> list[SegmentInfo]:
         """Return the segments that hold readable entries, in order.
 
-        The last one ends at the readable end.
+        The last one ends at the readable end, and only its ends can still move.
         """
         segments, (position, index, end_offset, _) = self.segments(), self.readable
         if position == self.last_position:

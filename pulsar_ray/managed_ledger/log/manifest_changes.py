@@ -10,11 +10,15 @@ from itertools import takewhile
 from typing import Any
 
 from pulsar_ray.errors import SubscriptionNotFound
-from pulsar_ray.managed_ledger.log.commit import LogFiles, OpenLedger
-from pulsar_ray.managed_ledger.log.ledger_policies import LedgerPolicies
+from pulsar_ray.managed_ledger.log.commit import LogFiles, ManifestChange, OpenLedger
+from pulsar_ray.managed_ledger.log.ledger_policies import (
+    LedgerPolicies,
+    Retention,
+    ledgers_to_trim,
+    next_trim_ms,
+)
 from pulsar_ray.managed_ledger.log.log_state import LogState
 from pulsar_ray.managed_ledger.log.manifest.manifest import LedgerInfo
-from pulsar_ray.managed_ledger.log.manifest.manifest_change import ManifestChange
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
     DeduplicationSwitched,
     Expired,
@@ -31,7 +35,6 @@ from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
     TopicEpoch,
     Unused,
 )
-from pulsar_ray.managed_ledger.log.retention import Retention, ledgers_to_trim, next_trim_ms
 from pulsar_ray.model.message_id import EARLIEST, Position
 from pulsar_ray.model.registrations import kept_bytes
 

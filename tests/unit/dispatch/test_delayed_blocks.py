@@ -10,8 +10,8 @@ import pytest
 
 from pulsar_ray.broker.subscription.delayed.delayed_tracker import delayed_rows_of
 from pulsar_ray.broker.subscription.delayed.tracker_link import due_blocks
+from pulsar_ray.dispatch.blocks.block_intake import ReadBlocks
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
-from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
 from pulsar_ray.dispatch.consumer import ConsumerExit, ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.settings import DispatchSettings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
+from pulsar_ray.dispatch.blocks.block_intake import ReadBlocks
 from pulsar_ray.dispatch.consumer import ConsumerExit, ConsumerSpec
 from pulsar_ray.dispatch.redelivery import EMPTY_QUEUE, ConsumerQueue
 from pulsar_ray.dispatch.settings import DispatchSettings

@@ -6,12 +6,12 @@ from collections import deque
 
 import msgpack
 
+from pulsar_ray.dispatch.blocks.block_intake import ReadBlocks
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
-from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
 from pulsar_ray.dispatch.consumer import ConsumerExit, ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.grant import DropQueue, Grant
-from pulsar_ray.managed_ledger.cursor.cursor_records import (
+from pulsar_ray.managed_ledger.cursor.cursor_store import (
     apply_changes,
     changes_payload,
     cursor_from_snapshot,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pulsar_ray.errors import CorruptData, UnsupportedFormatVersion
 from pulsar_ray.format.checksum import checksum
-from pulsar_ray.format.record import encode_record, encode_records, read_records
+from pulsar_ray.ledger.record_log import encode_record, encode_records, read_records
 from tests.unit.format.damage import bit_flips, truncations
 
 RECORDS: list[tuple[int, Any]] = [

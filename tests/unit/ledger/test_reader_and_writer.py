@@ -8,9 +8,13 @@ import pytest
 
 from pulsar_ray.errors import CorruptData
 from pulsar_ray.format.block import verify_block
-from pulsar_ray.ledger.ledger_writer import MAX_BUFFERS_PER_WRITE, LedgerWriter
 from pulsar_ray.ledger.reader import SegmentGone, SegmentReader
-from pulsar_ray.ledger.segment_file import parse_segment_name, segment_name
+from pulsar_ray.ledger.segment_file import (
+    MAX_BUFFERS_PER_WRITE,
+    LedgerWriter,
+    parse_segment_name,
+    segment_name,
+)
 from pulsar_ray.testing.faulty_disk import FaultyDisk
 from tests.stored_blocks import append, append_blocks, block, open_log
 

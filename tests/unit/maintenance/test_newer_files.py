@@ -12,7 +12,7 @@ import pytest
 
 from pulsar_ray.errors import UnsupportedFormatVersion
 from pulsar_ray.format.checksum import checksum
-from pulsar_ray.format.record import encode_record
+from pulsar_ray.ledger.record_log import encode_record
 from pulsar_ray.maintenance.damage import Kind
 from pulsar_ray.maintenance.repair import repair_directory
 from pulsar_ray.maintenance.verify import verify_directory

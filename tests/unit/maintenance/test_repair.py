@@ -10,8 +10,8 @@ import pytest
 
 from pulsar_ray.cli.target import Target
 from pulsar_ray.errors import DataDirectoryInUse, NotOurDataDirectory
-from pulsar_ray.format.record import encode_record
 from pulsar_ray.ledger.reader import SegmentReader
+from pulsar_ray.ledger.record_log import encode_record
 from pulsar_ray.maintenance.damage import Kind
 from pulsar_ray.maintenance.rebuilding import rebuild_manifest
 from pulsar_ray.maintenance.repair import repair_directory

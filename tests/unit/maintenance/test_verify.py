@@ -15,8 +15,8 @@ import pytest
 
 from pulsar_ray.cli.target import Target
 from pulsar_ray.errors import NotOurDataDirectory
-from pulsar_ray.format.record import encode_record
 from pulsar_ray.ledger.reader import SegmentReader
+from pulsar_ray.ledger.record_log import encode_record
 from pulsar_ray.maintenance.damage import Damage, Kind
 from pulsar_ray.maintenance.verify import verify_directory
 from tests.stored_blocks import append, change

@@ -20,11 +20,9 @@ from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
 from pulsar_ray.broker.partition.partition_stats import describe_publisher
 from pulsar_ray.broker.partition.publishing.connected_producers import ConnectedProducers
 from pulsar_ray.broker.partition.publishing.own_messages import OwnMessages
-from pulsar_ray.broker.partition.publishing.producer_endpoint import ProducerEndpoint
-from pulsar_ray.broker.partition.publishing.publish_gate import PublishGate
+from pulsar_ray.broker.partition.publishing.producer_endpoint import ProducerEndpoint, WaitingBlocks
+from pulsar_ray.broker.partition.publishing.publish_gate import PublishGate, PublishThrottle
 from pulsar_ray.broker.partition.publishing.publish_intake import PublishIntake
-from pulsar_ray.broker.partition.publishing.publish_throttle import PublishThrottle
-from pulsar_ray.broker.partition.publishing.waiting_blocks import WaitingBlocks
 from pulsar_ray.broker.partition.sleeping_partition import NO_QUOTA
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.session_host import SessionHost
@@ -80,7 +78,7 @@ class NonPersistentPartitionServer:
         self.followers = PushFollowers(self.epoch)
         self._log = MemoryLog(self.epoch, self._hand_over)
         self._in_force = in_force
-        policies = self._policies = PartitionPolicies.of(in_force.settings)
+        policies = self._policies = PartitionPolicies(in_force.settings)
         waiting = WaitingBlocks()
         name_prefix = f"pulsar-ray-{secrets.token_hex(4)}"
         self.producers = ConnectedProducers(self._log, waiting, policies, clock, name_prefix)

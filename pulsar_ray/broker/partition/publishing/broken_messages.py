@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pulsar_ray.broker.partition.publishing.waiting_blocks import Admitted
+from pulsar_ray.broker.partition.publishing.producer_endpoint import Admitted
 from pulsar_ray.format.block import CHUNK, BlockHeader
 from pulsar_ray.managed_ledger.log.producer_incarnations import ProducerIncarnations
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
+from pulsar_ray.broker.partition.manifest_writer import ManifestWriter
 from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
-from pulsar_ray.broker.partition.publishing.outcomes import (
+from pulsar_ray.broker.partition.publishing.producer_endpoint import (
     Outcomes,
+    ProducerEndpoint,
     Refused,
     SessionOutcomes,
+    WaitingBlocks,
 )
-from pulsar_ray.broker.partition.publishing.producer_endpoint import ProducerEndpoint
-from pulsar_ray.broker.partition.publishing.waiting_blocks import WaitingBlocks
+from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.clock import Clock
 from pulsar_ray.errors import (
     IncarnationForgotten,
@@ -23,10 +25,12 @@ from pulsar_ray.errors import (
     ProducerFenced,
     PulsarException,
 )
+from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.producer_incarnations import ProducerIncarnations
 from pulsar_ray.managed_ledger.log.producer_sequences import ProducerSequences
 from pulsar_ray.model.enums import ProducerAccessMode
 from pulsar_ray.model.registrations import check_new_name, check_properties_size, check_sum, kept_bytes
+from pulsar_ray.model.topic_name import TopicName, is_system_topic
 from pulsar_ray.model.traffic import IncomingTraffic
 from pulsar_ray.session.packet_encoders import PacketEncoder
 from pulsar_ray.session.requests import (
@@ -85,7 +89,7 @@ class ConnectedProducers:
         """
         if not self.by_name:
             return False
-        is_limited = self._policies.max_producers_per_topic > 0
+        is_limited = self._policies.settings.max_producers_per_topic > 0
         return is_limited or any(producer.is_user_named for producer in self.by_name.values())
 
     def holder_beside(self, session: Session, name: str | None) -> Session | None:
@@ -143,17 +147,17 @@ class ConnectedProducers:
             endpoint.message_in_chunks = same.message_in_chunks
         self.by_name[name] = endpoint
         session.endpoints[request.producer_id] = endpoint
-        policies = self._policies
+        settings = self._policies.settings
         return ProducerOpened(
             request.request_id,
             name,
             last_seq,
             self._last_sequence_id(name),
-            policies.max_message_size,
+            settings.max_message_size,
             self._log.epoch,
-            policies.max_block_rows,
-            policies.max_block_bytes,
-            max_delivery_delay_ms=policies.max_delivery_delay_ms,
+            settings.max_block_rows,
+            settings.max_block_bytes,
+            max_delivery_delay_ms=settings.delayed_delivery_max_delay_in_millis,
         )
 
     def _outcomes_of(self, session: Session) -> Outcomes:
@@ -165,7 +169,7 @@ class ConnectedProducers:
 
     def _make_room(self, name: str) -> None:
         """Forget another producer's sequence ids if deduplication remembers as many as it may."""
-        limit = self._policies.deduplication_max_producers
+        limit = self._policies.settings.broker_deduplication_max_number_of_producers
         gone = self._log.sequences.make_room(name, limit, self.by_name)
         if gone is not None:
             logger.warning(
@@ -186,10 +190,10 @@ class ConnectedProducers:
     @property
     def limit(self) -> int:
         """How many producers the topic may have; 0: any number."""
-        return self._policies.max_producers_per_topic
+        return self._policies.settings.max_producers_per_topic
 
     def _check_schema(self, request: OpenProducer) -> None:
-        if self._policies.needs_schema and request.schema_version == NO_SCHEMA:
+        if self._policies.settings.is_schema_validation_enforced and request.schema_version == NO_SCHEMA:
             raise IncompatibleSchema(
                 "Producers cannot connect or send message without a schema to topics with a schema when "
                 "SchemaValidationEnforced is enabled: give create_producer a schema, or set the policy "
@@ -212,14 +216,14 @@ class ConnectedProducers:
         log, name = self._log, request.name or ""
         if log.incarnations.last_entry_seq(request.incarnation) < 0 and log.sequences.last_id(name) < 0:
             check_new_name("producer", name)
-        check_properties_size("producer", request.properties, self._policies.max_properties_bytes)
+        check_properties_size("producer", request.properties, self._policies.settings.max_properties_bytes)
 
     def _check_kept(self, request: OpenProducer, name: str) -> None:
         self.check_registration(request)
-        policies = self._policies
+        settings = self._policies.settings
         others = (known.kept_bytes for known in self.by_name.values() if known.name != name)
         new = kept_bytes(name, request.properties)
-        check_sum("producers", new, others, policies.max_properties_bytes_per_actor)
+        check_sum("producers", new, others, settings.max_properties_bytes_per_actor)
 
     def _open_incarnation(
         self, request: OpenProducer, name: str, held: ProducerEndpoint | None, now_ms: int
@@ -335,3 +339,53 @@ def tell_evicted(endpoint: ProducerEndpoint) -> None:
     assert endpoint.eviction is not None
     refusal = Refused(endpoint.producer_id, NO_BLOCK, endpoint.eviction, {"is_evicted": True})
     endpoint.outcomes.refused(refusal)
+
+
+_LOOK_MS = 60_000
+
+
+class DeduplicationSwitch:
+    """Lets the log's own durable switch follow the policies; belongs to the owner loop.
+
+    While the policies of today are not known, the log goes on as it did: an actor that Ray has restarted may
+    have old ones. System topics are left alone: what the broker itself writes is numbered otherwise.
+    """
+
+    def __init__(
+        self,
+        ledger: ManagedLedger,
+        writer: ManifestWriter,
+        producers: ConnectedProducers,
+        policies: PartitionPolicies,
+        in_force: PoliciesInForce,
+    ) -> None:
+        self._ledger = ledger
+        self._writer = writer
+        self._producers = producers
+        self._policies = policies
+        self._in_force = in_force
+        self._is_system_topic = is_system_topic(TopicName.parse(ledger.identity.topic))
+        self._looked_ms: int | None = None
+
+    def begin(self) -> None:
+        """Follow the policies before the first block: the change is durable before that block is."""
+        self._writer.submit(self._change())
+
+    async def follow(self) -> None:
+        """Follow the policies; durable when this returns."""
+        await self._writer.durable(self._change())
+
+    def _change(self) -> Any:
+        if not self._in_force.are_current:
+            return None
+        wanted = self._policies.settings.broker_deduplication_enabled and not self._is_system_topic
+        return self._ledger.changes.switch_deduplication(on=wanted)
+
+    def tick(self, now_ms: int) -> None:
+        """Forget once a minute the producers that have been away too long."""
+        if self._looked_ms is not None and 0 <= now_ms - self._looked_ms < _LOOK_MS:
+            return
+        self._looked_ms = now_ms
+        self._writer.submit(self._change())
+        timeout_ms = self._policies.deduplication_timeout_ms
+        self._ledger.sequences.forget_idle(now_ms, timeout_ms, self._producers.by_name)

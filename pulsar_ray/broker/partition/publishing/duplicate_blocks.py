@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pulsar_ray.broker.partition.publishing.waiting_blocks import Admitted
+from pulsar_ray.broker.partition.publishing.producer_endpoint import Admitted
 from pulsar_ray.managed_ledger.log.producer_sequences import ProducerSequences, takes_its_ids
 
 

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 
 from pulsar_ray.broker.partition.publishing.connected_producers import ConnectedProducers
-from pulsar_ray.broker.partition.publishing.outcomes import Refused, StoredRow
+from pulsar_ray.broker.partition.publishing.producer_endpoint import Refused, StoredRow
 from pulsar_ray.broker.partition.publishing.publish_intake import PublishIntake
 from pulsar_ray.clock import Clock
 from pulsar_ray.format.block import encode_block

@@ -11,14 +11,25 @@ import logging
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
-from pulsar_ray.broker.partition.publishing.returning_producers import KnownProducer
 from pulsar_ray.broker.serving.owner_loop import DiskThread
 from pulsar_ray.ledger.disk import Disk, write_fully
 
 logger = logging.getLogger(__name__)
 
 NOTE = "producers"
+
+
+class KnownProducer(NamedTuple):
+    """A connected producer, as its client knows it."""
+
+    incarnation: int
+    client_id: str
+    producer_id: int
+    """Unique in the client."""
+
+
 _Line = tuple[str, KnownProducer | None]
 """None: the producer is gone."""
 LEAST_REWRITTEN = 1000

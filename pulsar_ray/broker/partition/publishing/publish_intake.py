@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -22,24 +22,31 @@ from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
 from pulsar_ray.broker.partition.publishing.broken_messages import part_broken
 from pulsar_ray.broker.partition.publishing.connected_producers import ConnectedProducers, tell_evicted
 from pulsar_ray.broker.partition.publishing.duplicate_blocks import sift
-from pulsar_ray.broker.partition.publishing.outcomes import Outcomes, Refused, StoredRow
-from pulsar_ray.broker.partition.publishing.producer_endpoint import ProducerEndpoint
-from pulsar_ray.broker.partition.publishing.publish_figures import PublishFigures
-from pulsar_ray.broker.partition.publishing.publish_gate import PublishGate
-from pulsar_ray.broker.partition.publishing.publish_throttle import PublishThrottle
-from pulsar_ray.broker.partition.publishing.quick_disk import SMALL_WRITE_BYTES, QuickDisk, is_small
-from pulsar_ray.broker.partition.publishing.waiting_blocks import Admitted, WaitingBlocks
+from pulsar_ray.broker.partition.publishing.producer_endpoint import (
+    Admitted,
+    Outcomes,
+    ProducerEndpoint,
+    Refused,
+    StoredRow,
+    WaitingBlocks,
+)
+from pulsar_ray.broker.partition.publishing.publish_gate import PublishGate, PublishThrottle
+from pulsar_ray.broker.serving.owner_loop import SMALL_WRITE_BYTES, QuickDisk, is_small
 from pulsar_ray.clock import Clock
 from pulsar_ray.config import ENTRY_OVERHEAD_BYTES
 from pulsar_ray.errors import (
     BrokerPersistenceError,
+    DiskSpaceLow,
     Fenced,
+    MessageTooBig,
+    NotAllowedError,
     ProducerBlockedQuotaExceededError,
     ProducerBlockedQuotaExceededException,
     ProducerBusy,
     ProtocolError,
     PulsarException,
     SessionLost,
+    TopicTerminated,
 )
 from pulsar_ray.format.block import (
     ARROW,
@@ -65,10 +72,50 @@ from pulsar_ray.managed_ledger.log.producer_incarnations import (
 )
 from pulsar_ray.managed_ledger.log.producer_sequences import ProducerSequences
 from pulsar_ray.model.message_id import DUPLICATE, Position
-from pulsar_ray.model.traffic import IncomingTraffic
+from pulsar_ray.model.metric_catalogue import COMMIT_BLOCKS, FSYNC_SECONDS, PUBLISH_LATENCY
+from pulsar_ray.model.traffic import BucketCounts, IncomingTraffic
 from pulsar_ray.session.session_table import Session
 
 logger = logging.getLogger(__name__)
+
+
+# The first that fits counts: a low disk is a kind of failed write.
+_REASONS = (
+    (DiskSpaceLow, "disk_space"),
+    (ProducerBlockedQuotaExceededError, "backlog_quota"),
+    (ProducerBlockedQuotaExceededException, "backlog_quota"),
+    (TopicTerminated, "terminated"),
+    (MessageTooBig, "too_large"),
+    (NotAllowedError, "delayed_too_long"),
+    (BrokerPersistenceError, "not_stored"),
+)
+REFUSAL_REASONS = (*dict.fromkeys(reason for _, reason in _REASONS), "other")
+"""The values that the label `reason` may have."""
+
+
+def refusal_reason(error: PulsarException) -> str:
+    """Return the label for the error with which blocks are refused."""
+    return next((reason for kind, reason in _REASONS if isinstance(error, kind)), "other")
+
+
+class PublishFigures:
+    """Counted once for each block or commit, absolute since the partition started."""
+
+    def __init__(self) -> None:
+        self.latency = BucketCounts(PUBLISH_LATENCY.buckets)
+        self.write_seconds = BucketCounts(FSYNC_SECONDS.buckets)
+        self.commit_blocks = BucketCounts(COMMIT_BLOCKS.buckets)
+        self.refused: Counter[str] = Counter(dict.fromkeys(REFUSAL_REASONS, 0))
+
+    def wrote(self, seconds: float, blocks: int) -> None:
+        """A commit of so many blocks was durable after so long."""
+        self.write_seconds.observe(seconds)
+        self.commit_blocks.observe(blocks)
+
+    def refuses(self, error: PulsarException) -> None:
+        """A block is refused, or held back until its producer may go on."""
+        self.refused[refusal_reason(error)] += 1
+
 
 T = TypeVar("T")
 
@@ -255,21 +302,21 @@ class PublishIntake:
 
     def _refusal(self, header: BlockHeader) -> PulsarException | None:
         payload, total = header.payload_length, header.total_length
-        policies = self._policies
-        if payload > policies.max_message_size or total > policies.max_frame_bytes:
-            limit = policies.max_message_size
+        settings = self._policies.settings
+        if payload > settings.max_message_size or total > settings.netty_max_frame_size_bytes:
+            limit = settings.max_message_size
             with_columns = (limit + ENTRY_OVERHEAD_BYTES) * header.message_count
             if header.payload_format == ARROW and payload <= with_columns:
                 # Messages became a batch before their producer knew the limit of now: none of them need be
                 # too large.
                 limit = payload
             try:
-                check_block_size(payload, total, limit, policies.max_frame_bytes)
+                check_block_size(payload, total, limit, settings.netty_max_frame_size_bytes)
             except PulsarException as error:
                 return error
         try:
             check_claim(header)
-            if policies.max_delivery_delay_ms and header.flags & DELAYED:
+            if settings.delayed_delivery_max_delay_in_millis and header.flags & DELAYED:
                 self._check_delays(header)
         except PulsarException as error:
             return error
@@ -281,7 +328,7 @@ class PublishIntake:
         latest = times if isinstance(times, int) else max(times or (0,))
         # A message may be added to a block some time after that was begun.
         now_ms = max(self._clock.now_ms(), header.publish_time_ms)
-        check_delay(latest, now_ms, self._policies.max_delivery_delay_ms)
+        check_delay(latest, now_ms, self._policies.settings.delayed_delivery_max_delay_in_millis)
 
     def _answer_repeat(self, producer: ProducerEndpoint, header: BlockHeader) -> None:
         ledger = self._ledger

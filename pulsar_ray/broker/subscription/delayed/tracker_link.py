@@ -17,8 +17,8 @@ from pulsar_ray.broker.subscription.delayed.tracker_messages import FollowAnswer
 from pulsar_ray.broker.subscription.log.log_view import LogView
 from pulsar_ray.broker.subscription.log.segment_blocks import ChunkReader, read_slots
 from pulsar_ray.clock import Clock
+from pulsar_ray.dispatch.blocks.block_intake import ReadBlocks
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
-from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
 from pulsar_ray.dispatch.delayed_blocks import AT_ONCE
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.errors import Moved, NotConnected, PulsarException, Timeout

@@ -11,8 +11,8 @@ from pulsar_ray.broker.subscription.consumers.connected_consumers import Connect
 from pulsar_ray.broker.subscription.cursor_flusher import CursorDurability
 from pulsar_ray.broker.subscription.log.log_view import FileRead, FramePlace, LogView
 from pulsar_ray.broker.subscription.log.segment_blocks import ChunkReader, read_delays, read_slots
+from pulsar_ray.dispatch.blocks.block_intake import ReadBlocks
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
-from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.ledger.reader import SegmentGone
 from pulsar_ray.model.message_id import Position

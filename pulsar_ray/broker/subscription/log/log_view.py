@@ -21,8 +21,8 @@ from pulsar_ray.broker.subscription.log.segment_blocks import (
     delays_in,
     slots_in,
 )
+from pulsar_ray.dispatch.blocks.block_intake import ReadBlocks
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
-from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
 from pulsar_ray.dispatch.key_shared.sticky_key import Slotting
 from pulsar_ray.errors import CorruptData
 from pulsar_ray.format.frame import FrameHeader, parse_frame_header

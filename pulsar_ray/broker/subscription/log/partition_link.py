@@ -138,10 +138,10 @@ class PartitionFollower:
     def _send_follow(self) -> None:
         self._partition.send(Follow(self._number, self._epoch, self._armed))
 
-    def move_hold(self, ledger_id: int, entry_id: int) -> None:
+    def move_hold(self, mark_delete: Position) -> None:
         """Report a durable mark-delete position, also over the next carrier: this one may lose it."""
-        self._hold = Position(ledger_id, entry_id)
-        self._partition.send(MoveHold(self._number, ledger_id, entry_id))
+        self._hold = mark_delete
+        self._partition.send(MoveHold(self._number, *mark_delete))
 
     def forget_hold(self) -> None:
         """Report the last position no more: the partition is about to go back behind it."""
@@ -155,7 +155,7 @@ class PartitionFollower:
         if self._number >= 0:
             self._send_follow()
         if self._hold is not None:
-            self.move_hold(*self._hold)
+            self.move_hold(self._hold)
 
     def on_refused(self, error: PulsarException) -> None:
         """Do nothing: the topic was deleted, and the controller ends this actor too."""

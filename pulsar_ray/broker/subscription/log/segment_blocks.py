@@ -11,8 +11,7 @@ from typing import NamedTuple, Protocol
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef, block_ref
 from pulsar_ray.dispatch.blocks.chunk_groups import StoredChunk
 from pulsar_ray.dispatch.blocks.chunk_limits import LOOK_BACK_SEGMENTS
-from pulsar_ray.dispatch.key_shared.block_slots import SlotsOfBlocks, needs_payload
-from pulsar_ray.dispatch.key_shared.sticky_key import Slots, Slotting
+from pulsar_ray.dispatch.key_shared.sticky_key import Slots, SlotsOfBlocks, Slotting, needs_payload
 from pulsar_ray.errors import CorruptData, PulsarException
 from pulsar_ray.format.arrow_message import MetadataCutOff
 from pulsar_ray.format.block import BLOCK_HEADER_SIZE, CHUNK, BlockHeader, parse_block_header

@@ -7,23 +7,23 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pulsar_ray.broker.figures.actor_report import Figures
-from pulsar_ray.broker.subscription.consumers.connected_consumers import ConnectedConsumers
-from pulsar_ray.broker.subscription.consumers.consumer_endpoint import (
+from pulsar_ray.broker.subscription.consumers.connected_consumers import (
+    MAX_BODY_BYTES,
+    MAX_GRANTS_PER_PACKET,
+    ConnectedConsumers,
     ConsumerEndpoint,
     EndpointFactory,
     check_limit,
     spec_of,
 )
-from pulsar_ray.broker.subscription.consumers.delivery_senders import MAX_BODY_BYTES, MAX_GRANTS_PER_PACKET
 from pulsar_ray.broker.subscription.open_subscription import SettleRequest
 from pulsar_ray.broker.subscription.subscription_stats import ConsumerTraffic, traffic_figures
 from pulsar_ray.clock import Clock
+from pulsar_ray.dispatch.blocks.block_intake import ReadBlocks
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
-from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
 from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.dispatch.inspect.key_stats import key_shared_stats
-from pulsar_ray.dispatch.key_shared.block_slots import SlotsOfBlocks
-from pulsar_ray.dispatch.key_shared.sticky_key import Slots, Slotting
+from pulsar_ray.dispatch.key_shared.sticky_key import Slots, SlotsOfBlocks, Slotting
 from pulsar_ray.dispatch.non_persistent import NonPersistentDispatcher
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.format.compression import UnknownCodec

@@ -9,8 +9,7 @@ from typing import Any
 
 from pulsar_ray.broker.figures.actor_report import Figures
 from pulsar_ray.broker.partition.non_persistent.push_followers import WINDOW_BYTES
-from pulsar_ray.broker.subscription.consumers.connected_consumers import ConnectedConsumers
-from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint
+from pulsar_ray.broker.subscription.consumers.connected_consumers import ConnectedConsumers, ConsumerEndpoint
 from pulsar_ray.broker.subscription.log.partition_link import RETRY_S, Arming, PartitionLink
 from pulsar_ray.broker.subscription.non_persistent.passing_subscription import (
     GENERATION,

@@ -19,7 +19,7 @@ class Topic:
 
     def __init__(self, durable: list[str] | None = None, **settings: Any) -> None:
         self.durable = durable or []
-        self.policies = PartitionPolicies.of(Settings(**settings))
+        self.policies = PartitionPolicies(Settings(**settings))
         self.attendance = Attendance("t", self.policies, lambda name: len({*self.durable} - {name}))
         self.dispatchers = [Session(number, f"follower-{number}", 0) for number in (1, 2)]
 
@@ -84,10 +84,10 @@ def test_another_life_of_a_dispatcher_takes_its_place() -> None:
 def test_a_limit_counts_from_the_moment_it_changes() -> None:
     topic = Topic()
     topic.admit(0, 5)
-    topic.policies.max_consumers_per_topic = 5
+    topic.policies.take(topic.policies.settings.replace(max_consumers_per_topic=5))
     with pytest.raises(ConsumerBusy):
         topic.admit(1, 1)
-    topic.policies.max_consumers_per_topic = 6
+    topic.policies.take(topic.policies.settings.replace(max_consumers_per_topic=6))
     topic.admit(1, 1)
 
 

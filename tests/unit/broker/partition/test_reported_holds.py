@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from pulsar_ray.broker.partition import reported_holds
-from pulsar_ray.broker.partition.manifest_writer import ManifestWriter
-from pulsar_ray.broker.partition.reported_holds import ReportedHolds
+from pulsar_ray.broker.partition import manifest_writer
+from pulsar_ray.broker.partition.manifest_writer import ManifestWriter, ReportedHolds
 from pulsar_ray.errors import BrokerPersistenceError
 from pulsar_ray.model.message_id import Position
 
@@ -75,8 +74,8 @@ class Partition:
 
 @pytest.fixture
 def partition(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(reported_holds, "REPORT_DELAY_S", 0.001)
-    monkeypatch.setattr(reported_holds, "FULL_DISK_DELAY_S", 0.002)
+    monkeypatch.setattr(manifest_writer, "REPORT_DELAY_S", 0.001)
+    monkeypatch.setattr(manifest_writer, "FULL_DISK_DELAY_S", 0.002)
     partition = Partition()
     yield partition
     partition.loop.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pulsar_ray.broker.serving.idleness import Idleness
+from pulsar_ray.broker.serving.sleeper import Idleness
 
 
 def test_it_counts_from_the_last_use() -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from pulsar_ray.broker.serving.running_clock import LONGEST_GAP_MS, RunningClock
+from pulsar_ray.clock import LONGEST_GAP_MS, RunningClock
 from pulsar_ray.testing.manual_clock import ManualClock
 
 

@@ -9,9 +9,8 @@ from concurrent.futures import Future
 
 import pytest
 
-from pulsar_ray.client.received.batch_collector import BatchCollector
 from pulsar_ray.client.received.message import Message
-from pulsar_ray.client.received.receiver_queue import FutureReceiver
+from pulsar_ray.client.received.receiver_queue import BatchCollector, FutureReceiver
 from pulsar_ray.errors import AlreadyClosed, ForkedClient, SubscriptionNotFound, Timeout, TopicNotFound
 from pulsar_ray.model.enums import ConsumerType
 from tests.unit.client.consumer.delivering import LEDGER, TOPIC, core_of, deliver, open_partition

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from pulsar_ray.dispatch.blocks.block_index import BlockIndex
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
+from pulsar_ray.dispatch.blocks.dispatch_blocks import BlockIndex
 from pulsar_ray.dispatch.consumer import DispatchBlock
 
 SEEDS = range(20)

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pulsar_ray.dispatch.key_shared.block_slots import SlotsOfBlocks
-from pulsar_ray.dispatch.key_shared.sticky_key import Slots, Slotting, slot_of
+from pulsar_ray.dispatch.key_shared.sticky_key import Slots, SlotsOfBlocks, Slotting, slot_of
 from pulsar_ray.format.block import parse_block_header
 from pulsar_ray.format.metadata import BlockMetadata
 from pulsar_ray.format.payload import encode_batch, encode_rows, encode_single

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pulsar_ray.managed_ledger.cursor.cursor_records import apply_changes, changes_payload
+from pulsar_ray.managed_ledger.cursor.cursor_store import apply_changes, changes_payload
 from pulsar_ray.managed_ledger.cursor.managed_cursor import CursorChanges, ManagedCursor, Subscription
 from pulsar_ray.model.message_id import Position
 

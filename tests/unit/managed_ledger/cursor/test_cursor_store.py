@@ -13,8 +13,14 @@ from pulsar_ray.errors import CorruptData, Fenced, WrongNode
 from pulsar_ray.ledger.directory_owner import DirectoryOwner
 from pulsar_ray.ledger.disk import SYSTEM_DISK
 from pulsar_ray.ledger.record_log import RecordLog
-from pulsar_ray.managed_ledger.cursor.cursor_records import CHANGES, SNAPSHOT, snapshot_payload
-from pulsar_ray.managed_ledger.cursor.cursor_store import LOG_NAME, CursorStore, read_cursor
+from pulsar_ray.managed_ledger.cursor.cursor_store import (
+    CHANGES,
+    LOG_NAME,
+    SNAPSHOT,
+    CursorStore,
+    read_cursor,
+    snapshot_payload,
+)
 from pulsar_ray.managed_ledger.cursor.managed_cursor import KnownConsumer, ManagedCursor, Subscription
 from pulsar_ray.model.message_id import Position
 from pulsar_ray.testing.faulty_disk import FaultyDisk

@@ -9,7 +9,7 @@ import tracemalloc
 import msgpack
 import pytest
 
-from pulsar_ray.managed_ledger.cursor.cursor_records import (
+from pulsar_ray.managed_ledger.cursor.cursor_store import (
     apply_changes,
     changes_payload,
     cursor_from_snapshot,

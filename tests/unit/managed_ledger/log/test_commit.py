@@ -12,8 +12,8 @@ from pulsar_ray.format.block import verify_block
 from pulsar_ray.format.frame import parse_frame_header
 from pulsar_ray.format.metadata import BlockMetadata, ChunkInfo
 from pulsar_ray.ledger.reader import SegmentReader
+from pulsar_ray.managed_ledger.log.ledger_policies import RolloverPolicy
 from pulsar_ray.managed_ledger.log.producer_incarnations import InFlight, New, Repeat
-from pulsar_ray.managed_ledger.log.rollover import RolloverPolicy
 from pulsar_ray.model.message_id import EARLIEST, Position
 from pulsar_ray.testing.faulty_disk import FaultyDisk
 from tests.stored_blocks import (

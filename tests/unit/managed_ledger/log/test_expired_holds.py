@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pulsar_ray.managed_ledger.log.commit import run_together
+from pulsar_ray.managed_ledger.log.ledger_policies import Retention
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
-from pulsar_ray.managed_ledger.log.manifest.manifest_change import run_together
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import Subscription
-from pulsar_ray.managed_ledger.log.retention import Retention
 from pulsar_ray.model.message_id import LATEST, Position
 from tests.stored_blocks import IDENTITY, abandon, append, change, open_log, settings
 

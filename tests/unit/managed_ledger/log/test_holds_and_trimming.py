@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from pulsar_ray.errors import SubscriptionNotFound
+from pulsar_ray.managed_ledger.log.commit import run_together
+from pulsar_ray.managed_ledger.log.ledger_policies import Retention, ledgers_to_trim
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.manifest.manifest import LedgerInfo
-from pulsar_ray.managed_ledger.log.manifest.manifest_change import run_together
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import Lease
-from pulsar_ray.managed_ledger.log.retention import Retention, ledgers_to_trim
 from pulsar_ray.model.message_id import EARLIEST, LATEST, Position
 from pulsar_ray.testing.faulty_disk import FaultyDisk
 from tests.stored_blocks import IDENTITY, MIB, abandon, append, block, change, open_log, settings

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from pulsar_ray.managed_ledger.log.ledger_policies import Retention, ledgers_to_trim, next_trim_ms
 from pulsar_ray.managed_ledger.log.manifest.manifest import LedgerInfo
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import Lease
-from pulsar_ray.managed_ledger.log.retention import Retention, ledgers_to_trim, next_trim_ms
 from pulsar_ray.model.message_id import Position
 
 MINUTE = 60_000

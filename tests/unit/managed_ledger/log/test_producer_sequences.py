@@ -10,10 +10,10 @@ import pytest
 
 from pulsar_ray.errors import ProducerBusy
 from pulsar_ray.format.metadata import ChunkInfo
+from pulsar_ray.managed_ledger.log.ledger_policies import Retention
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.producer_incarnations import Duplicate, NeverStored
 from pulsar_ray.managed_ledger.log.producer_sequences import KEPT_PREFIX, ProducerSequences
-from pulsar_ray.managed_ledger.log.retention import Retention
 from pulsar_ray.testing.faulty_disk import FaultyDisk
 from tests.stored_blocks import abandon, append_blocks, block, change, open_log, settings
 

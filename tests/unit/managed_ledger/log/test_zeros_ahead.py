@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_ray.ledger.ledger_writer import FILLED_APPEND_BYTES, MAX_FILL_BYTES, MIN_FILL_BYTES
+from pulsar_ray.ledger.segment_file import FILLED_APPEND_BYTES, MAX_FILL_BYTES, MIN_FILL_BYTES
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.model.message_id import Position
 from pulsar_ray.testing.faulty_disk import FaultyDisk

@@ -37,7 +37,7 @@ class Topic:
         self.clock.set_now(0)
         self.loop = loop
         self.log = open_log(path, config=settings(managed_ledger_max_entries_per_ledger=4))
-        self.policies = PartitionPolicies.of(settings())
+        self.policies = PartitionPolicies(settings())
         self.told: list[PulsarException | None] = []
         self.is_certain = True
         self.tasks: list[Any] = []

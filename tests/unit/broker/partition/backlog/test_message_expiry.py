@@ -40,7 +40,7 @@ class Topic:
         self.clock = ManualClock()
         self.clock.set_now(0)
         self.log = open_log(path, config=settings(managed_ledger_max_entries_per_ledger=2))
-        self.policies = PartitionPolicies.of(settings(ttl_duration_default_in_seconds=TTL_S))
+        self.policies = PartitionPolicies(settings(ttl_duration_default_in_seconds=TTL_S))
         self.expired: list[list[int]] = []
         self.followed: set[int] = set()
         self.cursors = SleepingCursors(path)

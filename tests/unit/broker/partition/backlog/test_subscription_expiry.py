@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_ray.broker.partition.backlog.subscription_expiry import SubscriptionExpiry
+from pulsar_ray.broker.partition.backlog.due_deletions import SubscriptionExpiry
 from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
 from pulsar_ray.broker.partition.sleeping_cursors import SleepingCursors
 from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory
@@ -43,7 +43,7 @@ class Topic:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.clock = ManualClock()
-        self.policies = PartitionPolicies.of(settings(subscription_expiration_time_minutes=5))
+        self.policies = PartitionPolicies(settings(subscription_expiration_time_minutes=5))
         self.followed: set[int] = set()
         self._open()
         append(self.log, 0)
@@ -134,9 +134,9 @@ def test_the_time_counts_anew_after_each_use(topic: Topic) -> None:
 
 def test_without_the_policy_nothing_is_counted(topic: Topic) -> None:
     topic.subscribe("s")
-    topic.policies.subscription_expiration_minutes = 0
+    topic.policies.take(topic.policies.settings.replace(subscription_expiration_time_minutes=0))
     assert topic.after(1000) == ["s"]
-    topic.policies.subscription_expiration_minutes = 5
+    topic.policies.take(topic.policies.settings.replace(subscription_expiration_time_minutes=5))
     assert topic.after(4.9) == ["s"], "what was before the policy does not count"
     assert topic.after(0.2) == []
 
@@ -144,9 +144,9 @@ def test_without_the_policy_nothing_is_counted(topic: Topic) -> None:
 def test_a_policy_that_was_taken_away_leaves_no_time_behind(topic: Topic) -> None:
     topic.subscribe("s")
     topic.after(4)
-    topic.policies.subscription_expiration_minutes = 0
+    topic.policies.take(topic.policies.settings.replace(subscription_expiration_time_minutes=0))
     topic.after(0.1)
-    topic.policies.subscription_expiration_minutes = 5
+    topic.policies.take(topic.policies.settings.replace(subscription_expiration_time_minutes=5))
     topic.crash()
     assert topic.after(4.9) == ["s"]
 
@@ -187,7 +187,7 @@ def test_nothing_is_due_without_subscriptions_or_policy(topic: Topic) -> None:
     topic.subscribe("s")
     topic.sleep(0)
     assert topic.expiry.next_due_ms() is not None
-    topic.policies.subscription_expiration_minutes = 0
+    topic.policies.take(topic.policies.settings.replace(subscription_expiration_time_minutes=0))
     assert topic.expiry.next_due_ms() is None
 
 

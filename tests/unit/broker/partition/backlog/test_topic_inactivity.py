@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_ray.broker.partition.backlog.topic_inactivity import CAUGHT_UP, REPORT_AGAIN_MS, TopicInactivity
+from pulsar_ray.broker.partition.backlog.due_deletions import CAUGHT_UP, REPORT_AGAIN_MS, TopicInactivity
 from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
 from pulsar_ray.broker.partition.sleeping_cursors import SleepingCursors
 from pulsar_ray.testing.manual_clock import ManualClock
@@ -27,7 +27,7 @@ class Topic(SubscribedTopic):
     def __init__(self, path: Path) -> None:
         self.path = path
         self.clock = ManualClock()
-        self.policies = PartitionPolicies.of(
+        self.policies = PartitionPolicies(
             settings(
                 broker_delete_inactive_topics_enabled=True,
                 broker_delete_inactive_topics_max_inactive_duration_seconds=LIMIT_S,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pulsar_ray.broker.partition.publishing.broken_messages import part_broken
-from pulsar_ray.broker.partition.publishing.waiting_blocks import Admitted
+from pulsar_ray.broker.partition.publishing.producer_endpoint import Admitted
 from pulsar_ray.format.metadata import ChunkInfo
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.memory_log import PassingIncarnations

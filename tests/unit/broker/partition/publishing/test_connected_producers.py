@@ -9,7 +9,7 @@ import pytest
 
 from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
 from pulsar_ray.broker.partition.publishing.connected_producers import ConnectedProducers
-from pulsar_ray.broker.partition.publishing.waiting_blocks import WaitingBlocks
+from pulsar_ray.broker.partition.publishing.producer_endpoint import WaitingBlocks
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import IncarnationForgotten, ProducerBusy
 from pulsar_ray.managed_ledger.log.memory_log import MemoryLog
@@ -30,7 +30,7 @@ class Producers:
     """A partition with two sessions."""
 
     def __init__(self) -> None:
-        policies = self.policies = PartitionPolicies.of(Settings(max_message_size=1000))
+        policies = self.policies = PartitionPolicies(Settings(max_message_size=1000))
         self.clock = ManualClock()
         self.log = MemoryLog(9, lambda _: None)
         self.connected = ConnectedProducers(self.log, WaitingBlocks(), policies, self.clock, "made-up")
@@ -112,13 +112,13 @@ def test_a_replaced_incarnation_gets_no_answers_any_more() -> None:
 def test_a_limit_keeps_new_producers_out_and_nobody_else() -> None:
     producers = Producers()
     producers.open(7, "a")
-    producers.policies.max_producers_per_topic = 1
+    producers.policies.take(producers.policies.settings.replace(max_producers_per_topic=1))
     with pytest.raises(ProducerBusy, match="has 1 producers, and its policy max_producers allows 1"):
         producers.open(8, "b")
     producers.open(7, "a", session=1)
     producers.open(9, "a", replaces=7)
     producers.open(10, "c", was_open=True)
-    producers.policies.max_producers_per_topic = 3
+    producers.policies.take(producers.policies.settings.replace(max_producers_per_topic=3))
     producers.open(8, "b")
 
 
@@ -127,7 +127,7 @@ def test_open_producers_are_sent_a_size_that_has_changed() -> None:
     sent: list[Any] = []
     producers.sessions[0].carrier = cast("Any", SimpleNamespace(send=sent.append))
     producers.open(7)
-    producers.policies.max_message_size = 500
+    producers.policies.take(producers.policies.settings.replace(max_message_size=500))
     producers.connected.limits_changed()
     (packet,) = sent
     news = decode_request(decode_packet(b"".join(packet)))

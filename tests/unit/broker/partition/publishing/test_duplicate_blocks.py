@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pulsar_ray.broker.partition.publishing.duplicate_blocks import sift
-from pulsar_ray.broker.partition.publishing.outcomes import SessionOutcomes
-from pulsar_ray.broker.partition.publishing.producer_endpoint import ProducerEndpoint
-from pulsar_ray.broker.partition.publishing.waiting_blocks import Admitted, WaitingBlocks
+from pulsar_ray.broker.partition.publishing.producer_endpoint import (
+    Admitted,
+    ProducerEndpoint,
+    SessionOutcomes,
+    WaitingBlocks,
+)
 from pulsar_ray.format.metadata import ChunkInfo
 from pulsar_ray.managed_ledger.log.producer_sequences import ProducerSequences
 from pulsar_ray.model.traffic import IncomingTraffic

@@ -12,8 +12,12 @@ from typing import Any, cast
 
 import pytest
 
-from pulsar_ray.broker.partition.publishing.producers_note import LEAST_REWRITTEN, NOTE, ProducersNote
-from pulsar_ray.broker.partition.publishing.returning_producers import KnownProducer
+from pulsar_ray.broker.partition.publishing.producers_note import (
+    LEAST_REWRITTEN,
+    NOTE,
+    KnownProducer,
+    ProducersNote,
+)
 from pulsar_ray.broker.serving.owner_loop import DiskThread
 from pulsar_ray.format.checksum import Buffer
 from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk, SystemDisk

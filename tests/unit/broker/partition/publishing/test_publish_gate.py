@@ -8,9 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
-from pulsar_ray.broker.partition.publishing import disk_space
-from pulsar_ray.broker.partition.publishing.disk_space import DiskSpaceProbe
-from pulsar_ray.broker.partition.publishing.publish_gate import ClosedBy, PublishGate
+from pulsar_ray.broker.partition.publishing import publish_gate
+from pulsar_ray.broker.partition.publishing.publish_gate import ClosedBy, DiskSpaceProbe, PublishGate
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import DiskSpaceLow
 
@@ -26,8 +25,8 @@ def test_a_reason_closes_the_gate_until_it_is_let_go() -> None:
 def test_a_disk_refuses_blocks_below_its_low_water_mark(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    probe = DiskSpaceProbe(tmp_path, PartitionPolicies.of(Settings(disk_low_water_mark_bytes=100)))
+    probe = DiskSpaceProbe(tmp_path, PartitionPolicies(Settings(disk_low_water_mark_bytes=100)))
     for free, is_refused in ((99, True), (100, False)):
         usage = SimpleNamespace(total=1000, free=free)
-        monkeypatch.setattr(disk_space, "shutil", SimpleNamespace(disk_usage=lambda _, usage=usage: usage))
+        monkeypatch.setattr(publish_gate, "shutil", SimpleNamespace(disk_usage=lambda _, usage=usage: usage))
         assert (probe.refusal() is not None) is is_refused

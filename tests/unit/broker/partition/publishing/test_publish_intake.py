@@ -11,10 +11,9 @@ import pytest
 
 from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
 from pulsar_ray.broker.partition.publishing.connected_producers import ConnectedProducers
-from pulsar_ray.broker.partition.publishing.publish_gate import ClosedBy, PublishGate
+from pulsar_ray.broker.partition.publishing.producer_endpoint import WaitingBlocks
+from pulsar_ray.broker.partition.publishing.publish_gate import ClosedBy, PublishGate, PublishThrottle
 from pulsar_ray.broker.partition.publishing.publish_intake import PublishIntake
-from pulsar_ray.broker.partition.publishing.publish_throttle import PublishThrottle
-from pulsar_ray.broker.partition.publishing.waiting_blocks import WaitingBlocks
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import DiskSpaceLow, Fenced, ProtocolError, PulsarException, SessionLost
 from pulsar_ray.format.block import parse_block_header
@@ -104,7 +103,7 @@ class Partition:
         clock = self.clock = ManualClock()
         self._loop = loop
         log, waiting = self.log, WaitingBlocks()
-        policies = self.policies = PartitionPolicies.of(Settings())
+        policies = self.policies = PartitionPolicies(Settings())
         self.gate = PublishGate()
         self.producers = ConnectedProducers(log, waiting, policies, clock, "p")
         self.throttle = PublishThrottle(policies, clock, loop)
@@ -254,20 +253,20 @@ def test_a_closed_gate_refuses_blocks_with_its_own_error_and_nothing_before_or_a
 
 def test_a_size_that_is_lowered_holds_for_the_next_block(partition: Partition) -> None:
     partition.publish(1000)
-    partition.policies.max_message_size = 999
+    partition.policies.take(partition.policies.settings.replace(max_message_size=999))
     for size in (1000, 999):
         partition.publish(size)
-    partition.policies.max_message_size = 1000
+    partition.policies.take(partition.policies.settings.replace(max_message_size=1000))
     partition.publish(1000)
     refused = [event for event in partition.events if event.startswith("refused")]
     assert refused == ["refused 1: MessageTooBig"]
 
 
 def test_a_repeat_of_a_refused_block_is_refused_with_the_reason(partition: Partition) -> None:
-    partition.policies.max_message_size = 999
+    partition.policies.take(partition.policies.settings.replace(max_message_size=999))
     for _ in range(2):
         partition.publish(1000, seq=0)
-    partition.policies.max_message_size = 1000
+    partition.policies.take(partition.policies.settings.replace(max_message_size=1000))
     partition.publish(1000, seq=0)
     assert partition.events == [
         *("refused 0: MessageTooBig", "refused 0: MessageTooBig"),
@@ -291,7 +290,7 @@ def test_a_block_of_several_messages_is_judged_by_their_mean(
         publish_time_ms=5,
     )
     body = memoryview(b"".join(bytes(buffer) for buffer in buffers))
-    partition.policies.max_message_size = 200
+    partition.policies.take(partition.policies.settings.replace(max_message_size=200))
     assert len(body) > 20 * 200
     partition.send(body)
     if size == 200:
@@ -300,7 +299,7 @@ def test_a_block_of_several_messages_is_judged_by_their_mean(
 
 
 def test_the_block_that_exceeds_a_rate_is_stored_and_no_more_is_read(partition: Partition) -> None:
-    partition.policies.publish_rate_messages = 2
+    partition.policies.take(partition.policies.settings.replace(max_publish_rate_per_topic_in_messages=2))
     partition.throttle.settings_changed()
     for _ in range(2):
         partition.publish()
@@ -316,12 +315,12 @@ def test_the_block_that_exceeds_a_rate_is_stored_and_no_more_is_read(partition: 
 
 
 def test_a_rate_that_is_removed_holds_nobody_back(partition: Partition) -> None:
-    partition.policies.publish_rate_bytes = 1
+    partition.policies.take(partition.policies.settings.replace(max_publish_rate_per_topic_in_bytes=1))
     partition.throttle.settings_changed()
     partition.publish()
     partition.throttle.settings_changed()
     assert "read on" not in partition.events, "the rate is as before"
-    partition.policies.publish_rate_bytes = 0
+    partition.policies.take(partition.policies.settings.replace(max_publish_rate_per_topic_in_bytes=0))
     partition.throttle.settings_changed()
     assert partition.events[-1] == "read on"
     assert not partition.throttle.is_slowing

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
-from pulsar_ray.broker.partition.publishing.publish_throttle import PublishThrottle
+from pulsar_ray.broker.partition.publishing.publish_gate import PublishThrottle
 from pulsar_ray.config import Settings
 from pulsar_ray.session.session_table import Session
 from pulsar_ray.testing.manual_clock import ManualClock
@@ -49,7 +49,7 @@ class Throttled:
 
     def __init__(self, **rates: int) -> None:
         self.clock, self.timers = ManualClock(), Timers()
-        self.policies = PartitionPolicies.of(Settings(**rates))  # type: ignore[arg-type]
+        self.policies = PartitionPolicies(Settings(**rates))  # type: ignore[arg-type]
         self.throttle = PublishThrottle(
             self.policies, self.clock, cast("asyncio.AbstractEventLoop", self.timers)
         )
@@ -109,7 +109,7 @@ def test_another_rate_begins_with_a_second_of_its_own() -> None:
     partition = Throttled(max_publish_rate_per_topic_in_messages=1)
     session, pipe = partition.session()
     partition.throttle.charge(session, 1000, 0)
-    partition.policies.publish_rate_messages = 2
+    partition.policies.take(partition.policies.settings.replace(max_publish_rate_per_topic_in_messages=2))
     partition.throttle.settings_changed()
     assert not pipe.is_held
     partition.throttle.charge(session, 2, 0)

@@ -6,7 +6,8 @@ import itertools
 
 import pytest
 
-from pulsar_ray.broker.partition.publishing.returning_producers import KnownProducer, ReturningProducers
+from pulsar_ray.broker.partition.publishing.producer_opening import ReturningProducers
+from pulsar_ray.broker.partition.publishing.producers_note import KnownProducer
 from pulsar_ray.model.enums import ProducerAccessMode
 from pulsar_ray.session.requests import OpenProducer
 from pulsar_ray.session.session_table import Session

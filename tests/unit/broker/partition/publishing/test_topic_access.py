@@ -6,8 +6,7 @@ import itertools
 
 import pytest
 
-from pulsar_ray.broker.partition.publishing.outcomes import SessionOutcomes
-from pulsar_ray.broker.partition.publishing.producer_endpoint import ProducerEndpoint
+from pulsar_ray.broker.partition.publishing.producer_endpoint import ProducerEndpoint, SessionOutcomes
 from pulsar_ray.broker.partition.publishing.topic_access import TopicAccess
 from pulsar_ray.errors import ProducerBusy, ProducerFenced
 from pulsar_ray.model.enums import ProducerAccessMode

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_ray.broker.subscription.consumers.connected_consumers import ConnectedConsumers
-from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint
+from pulsar_ray.broker.subscription.consumers.connected_consumers import ConnectedConsumers, ConsumerEndpoint
 from pulsar_ray.dispatch.grant import DropQueue
 from pulsar_ray.errors import BrokerMetadataError
 from pulsar_ray.session.packet import decode_packet

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pulsar_ray.broker.subscription.consumers import delivery_senders
-from pulsar_ray.broker.subscription.consumers.delivery_senders import (
+from pulsar_ray.broker.subscription.consumers import connected_consumers
+from pulsar_ray.broker.subscription.consumers.connected_consumers import (
     MAX_BODY_BYTES,
     MAX_GRANTS_PER_PACKET,
     MAX_UNSENT_BYTES,
@@ -39,7 +39,7 @@ class Played:
         self.lengths: list[int] = []
         self.unreadable: dict[int, Exception] = {}
         self.read: list[list[int]] = []
-        monkeypatch.setattr(delivery_senders, "_read", self._read)
+        monkeypatch.setattr(connected_consumers, "_read", self._read)
 
     async def drained(self) -> None:
         self.waits += 1
@@ -137,7 +137,7 @@ def test_an_unreadable_block_goes_without_bytes_and_alone(played: Played) -> Non
 def test_a_segment_that_is_gone_is_damage_unless_it_was_trimmed(
     played: Played, monkeypatch: pytest.MonkeyPatch, last_trimmed: int, length: int
 ) -> None:
-    monkeypatch.setattr(delivery_senders, "last_trimmed_ledger", lambda _: last_trimmed)
+    monkeypatch.setattr(connected_consumers, "last_trimmed_ledger", lambda _: last_trimmed)
 
     async def run() -> None:
         played.unreadable = {1: SegmentGone("gone")}

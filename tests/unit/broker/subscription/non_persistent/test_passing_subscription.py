@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from pulsar_ray.broker.subscription.consumers.connected_consumers import ConnectedConsumers
-from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint
+from pulsar_ray.broker.subscription.consumers.connected_consumers import ConnectedConsumers, ConsumerEndpoint
 from pulsar_ray.broker.subscription.non_persistent.passing_subscription import (
     Bodies,
     PassingSender,
