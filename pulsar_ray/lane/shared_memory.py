@@ -253,7 +253,9 @@ class BorrowedMemory:
         self._marks: memoryview | None = None
 
     def taken_out(self, packets: list[Packet]) -> list[Packet]:
-        """The packets, those in the memory instead of those that name them: types up to `IN_MEMORY`.
+        """The packets, those in the memory instead of those that name them.
+
+        Only types up to `IN_MEMORY` are about it.
 
         Raises ProtocolError for a place that cannot be one, or what is no packet there.
         """

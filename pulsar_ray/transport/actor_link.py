@@ -71,7 +71,7 @@ _awaits_packets = attrgetter("awaits_packets")
 
 
 class Phase(Enum):
-    """What a link is at; it changes under the link's lock alone.
+    """Names how far a link has got; it changes under the link's lock alone.
 
     DETACHED -> ATTACHING -> ATTACHED -> LOSING -> DETACHED, or to ASLEEP where the actor said so; from there
     on WAKING -> ATTACHED. An attempt that is given up leads back to where it began. From everywhere to
@@ -495,7 +495,10 @@ class ActorLink:
             self._parked()
 
     def _parked(self) -> None:
-        """Attach again if an endpoint needs the actor; each calls `wake` for what it needs later."""
+        """Attach again if an endpoint needs the actor.
+
+        Each calls `wake` for what it needs later.
+        """
         if any(endpoint.needs_actor for endpoint in list(self._endpoints.values())):
             self.begin_attaching()
         elif self._on_parked is not None:

@@ -1,4 +1,4 @@
-"""Knows a link's endpoints, the answers and threads that wait, and whether the actor is silent."""
+"""Knows a link's endpoints, what waits for answers, and whether the actor is silent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The writes of a log on their way to the disk: a frame, or a change of its manifest."""
+"""Writes a frame of a log to the disk, or a change of its manifest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps producers out: refuses blocks for a reason, or reads them no faster than the rate."""
+"""Refuses blocks for a reason, or reads them no faster than the rate."""
 
 from __future__ import annotations
 
