@@ -22,7 +22,8 @@ from pulsar_ray.client.dead_letters.sent_copies import send_copies
 from pulsar_ray.client.options.checks import check_flag, check_number, check_optional_text
 from pulsar_ray.client.options.policies import ConsumerBatchReceivePolicy
 from pulsar_ray.client.producer.producer import Producer
-from pulsar_ray.client.received.message import BlockRows, ReceivedBlock, Rows
+from pulsar_ray.client.received.message import BlockRows, Rows
+from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.client.schemas.registration import Writer, schema_of_copies, writer_of
 from pulsar_ray.errors import (
     InvalidConfiguration,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
-from pulsar_ray.client.received.message import BlockRows, MessageBatchView
+from pulsar_ray.client.received.message import BlockRows
+from pulsar_ray.client.received.message_batch import MessageBatchView
 from pulsar_ray.clock import Clock, SystemClock
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.message_id import EARLIEST, Position, entry_at

@@ -10,7 +10,8 @@ from typing import Any
 
 from pulsar_ray.admin.topic_calls import TopicCalls
 from pulsar_ray.client.options.checks import check_flag, check_properties, check_text
-from pulsar_ray.client.received.message import BlockRows, Message, ReceivedBlock
+from pulsar_ray.client.received.message import BlockRows, Message
+from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.client.schemas.readings import SchemaReadings
 from pulsar_ray.errors import (
     InvalidConfiguration,

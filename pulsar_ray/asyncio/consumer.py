@@ -25,7 +25,8 @@ from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.client.options.checks import check_number
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.client.options.policies import ConsumerEventListener
-from pulsar_ray.client.received.message import BlockRows, Message, MessageBatchView
+from pulsar_ray.client.received.message import BlockRows, Message
+from pulsar_ray.client.received.message_batch import MessageBatchView
 from pulsar_ray.client.received.receiver_queue import (
     ANY_BYTES,
     FOREVER_S,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeAlias
+
+from pulsar_ray.inheritable import mypyc_attr
 
 
 class Position(NamedTuple):
@@ -67,6 +69,13 @@ _LEDGER_ID, _ENTRY_ID, _PARTITION, _BATCH_INDEX, _ACK_SET, _BATCH_SIZE, _FIRST_C
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
+Number: TypeAlias = Any
+"""Stands for an int; others are refused where the id is used."""
+Serialized: TypeAlias = Any
+"""Stands for bytes; others are refused with a ValueError."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class MessageId:
     """Where a message is stored: ledger, entry, partition and index in its batch.
 
@@ -91,11 +100,11 @@ class MessageId:
 
     def __init__(
         self,
-        partition: int = -1,
-        ledger_id: int = -1,
-        entry_id: int = -1,
-        batch_index: int = -1,
-        batch_size: int = 0,  # by place where an id is made for each message: names cost half as much again
+        partition: Number = -1,
+        ledger_id: Number = -1,
+        entry_id: Number = -1,
+        batch_index: Number = -1,
+        batch_size: Number = 0,  # by place where an id is made for each message: names cost half more
         topic_name: str = "",
         first_chunk: MessageId | None = None,
     ) -> None:
@@ -108,20 +117,20 @@ class MessageId:
         self.topic_name = topic_name
 
     def ledger_id(self) -> int:
-        return self._ledger_id
+        return self._ledger_id  # type: ignore[no-any-return]
 
     def entry_id(self) -> int:
-        return self._entry_id
+        return self._entry_id  # type: ignore[no-any-return]
 
     def partition(self) -> int:
-        return self._partition
+        return self._partition  # type: ignore[no-any-return]
 
     def batch_index(self) -> int:
-        return self._batch_index
+        return self._batch_index  # type: ignore[no-any-return]
 
     def batch_size(self) -> int:
         """Messages in the batch; 0 outside a batch and where the size is unknown."""
-        return self._batch_size
+        return self._batch_size  # type: ignore[no-any-return]
 
     def first_chunk(self) -> MessageId | None:
         """Id of a chunked message's first chunk (the id itself is the last one's)."""
@@ -164,7 +173,7 @@ class MessageId:
         return bytes(out)
 
     @staticmethod
-    def deserialize(message_id_bytes: bytes, topic: str | None = None) -> MessageId:
+    def deserialize(message_id_bytes: Serialized, topic: str | None = None) -> MessageId:
         """The id `serialize` made bytes of, of the given topic. Raises ValueError for anything else."""
         if not isinstance(message_id_bytes, (bytes, bytearray, memoryview)):
             raise ValueError(f"a serialised MessageId is bytes, not {type(message_id_bytes).__name__}")
@@ -175,7 +184,7 @@ class MessageId:
         """`msg_id` itself: there is only one class of ids here."""
         return msg_id
 
-    def _key(self) -> tuple[int, int, int, int]:
+    def _key(self) -> tuple[Number, Number, Number, Number]:
         return self._ledger_id, self._entry_id, self._batch_index, self._partition
 
     def __eq__(self, other: object) -> bool:

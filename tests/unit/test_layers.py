@@ -26,6 +26,7 @@ LAYERS = (
         "closed_places",
         "compiled",
         "config",
+        "inheritable",
         "kernel_calls",
         "numpy_on_demand",
         "on_demand",

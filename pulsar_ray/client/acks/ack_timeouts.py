@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from pulsar_ray.client.options.policies import RedeliveryBackoff
-from pulsar_ray.client.received.message import ReceivedBlock, Rows, set_of
+from pulsar_ray.client.received.message import Rows, set_of
+from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.model import row_sets
 from pulsar_ray.model.row_sets import RowSet
 

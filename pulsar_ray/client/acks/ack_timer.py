@@ -10,7 +10,8 @@ from pulsar_ray.client.acks.ack_sender import AckSender
 from pulsar_ray.client.acks.ack_timeouts import AckTimeouts, EntryRun, TimedRows
 from pulsar_ray.client.acks.nack_tracker import Nack
 from pulsar_ray.client.acks.partition_acks import PartitionAcks
-from pulsar_ray.client.received.message import ReceivedBlock, Rows
+from pulsar_ray.client.received.message import Rows
+from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.model import row_sets
 
 

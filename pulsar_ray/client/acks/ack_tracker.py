@@ -6,7 +6,8 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from pulsar_ray.client.received.message import ReceivedBlock, Rows, ranges_of
+from pulsar_ray.client.received.message import Rows, ranges_of
+from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.model.row_ranges import RowRanges, union
 from pulsar_ray.model.row_ranges import count as count_rows
 from pulsar_ray.model.row_sets import (

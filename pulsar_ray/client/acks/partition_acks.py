@@ -15,7 +15,8 @@ from pulsar_ray.client.acks.ack_tracker import WHOLE_ENTRY, AckBatch, AckTracker
 from pulsar_ray.client.acks.nack_tracker import Nack, NackTracker
 from pulsar_ray.client.acks.unacked_rows import UnackedRows
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
-from pulsar_ray.client.received.message import PlacedRows, ReceivedBlock, Rows
+from pulsar_ray.client.received.message import PlacedRows, Rows
+from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.errors import NotConnected, PulsarException, SessionLost, Timeout
 from pulsar_ray.lane.waiting import Completion, ensure_may_wait
 from pulsar_ray.model import row_sets

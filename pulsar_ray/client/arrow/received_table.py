@@ -13,7 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_ray.client.received.message import BlockRows, ReceivedBlock, items_of, row_numbers
+from pulsar_ray.client.received.message import BlockRows, items_of, row_numbers
+from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.format.arrow_payload import BLOCK_SCHEMA
 from pulsar_ray.format.block import MAX_ROWS
 from pulsar_ray.format.payload import DecodedBlock

@@ -17,7 +17,8 @@ from pulsar_ray.client.metrics.client_figures import ReceivedCounts
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.client.received import block_decoder
 from pulsar_ray.client.received.block_decoder import SegmentFiles
-from pulsar_ray.client.received.message import BlockRows, ReceivedBlock, rows_in, set_of
+from pulsar_ray.client.received.message import BlockRows, rows_in, set_of
+from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.client.received.receiver_queue import QueuedChunk, QueuedDelivery, ReceiverQueue
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.lane.progress_page import new_counter

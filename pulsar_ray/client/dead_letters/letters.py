@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from pulsar_ray.client.acks.unacked_rows import HeldBlock
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
-from pulsar_ray.client.received.message import BlockRows, ReceivedBlock, Rows, items_of
+from pulsar_ray.client.received.message import BlockRows, Rows, items_of
+from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.client.received.receiver_queue import QueuedDelivery
 from pulsar_ray.errors import InvalidConfiguration, InvalidTopicName
 from pulsar_ray.model import row_sets

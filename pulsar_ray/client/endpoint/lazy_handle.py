@@ -6,6 +6,7 @@ that connects needs it for the answers of the broker's actors.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -74,8 +75,15 @@ class LazyHandle:
 
         `open_now` is called for that, and sets all attributes.
         """
-        opening = OpenOnce(open_now)
+        kind = type(self)
+
+        def open_for_good() -> None:
+            open_now()
+            self.__class__ = kind
+
+        opening = OpenOnce(open_for_good)
         self.__dict__.update(known, _open_once=opening)
+        self.__class__ = _unopened(kind)  # type: ignore[arg-type]  # classes can be hashed
         return opening
 
     def _never_opened(self) -> bool:
@@ -108,14 +116,25 @@ class LazyHandle:
         with suppress(AlreadyClosed):
             self.close()
 
-    def __getattr__(self, name: str) -> Any:
-        # An object that is open has all its attributes and never comes here.
-        opening = self.__dict__.get("_open_once")
+
+@functools.cache
+def _unopened(kind: type[LazyHandle]) -> type[LazyHandle]:
+    """Return a class like `kind` whose objects open when something is missing.
+
+    Once open they are of `kind` itself: each attribute of a class with `__getattr__` costs several times as
+    much.
+    """
+
+    def open_and_get(handle: LazyHandle, name: str) -> Any:
+        opening = handle.__dict__.get("_open_once")
         if isinstance(opening, OpenOnce) and not name.startswith("__"):
             opening.run()
-        if name not in self.__dict__:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return self.__dict__[name]
+        if name not in handle.__dict__:
+            raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
+        return handle.__dict__[name]
+
+    names = {"__getattr__": open_and_get, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    return type(kind.__name__, (kind,), names)
 
 
 class SharableClient(Protocol):

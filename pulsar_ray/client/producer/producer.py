@@ -22,7 +22,8 @@ from pulsar_ray.client.producer.partition_producer import PartitionProducer
 from pulsar_ray.client.producer.routing import BatchTurnsRouter, Router, find_available, new_router
 from pulsar_ray.client.producer.send_callbacks import SendCallback, SyncSend, fail_callbacks
 from pulsar_ray.client.producer.send_state import SendState
-from pulsar_ray.client.received.message import Message, ReceivedBlock
+from pulsar_ray.client.received.message import Message
+from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.errors import (
     AlreadyClosed,
     ProducerFenced,

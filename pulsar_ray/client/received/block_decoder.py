@@ -9,7 +9,7 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 from pulsar_ray.client.options.schema import Schema
-from pulsar_ray.client.received.message import ReceivedBlock
+from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.client.received.receiver_queue import QueuedChunk, QueuedDelivery
 from pulsar_ray.client.schemas.readings import TopicReadings
 from pulsar_ray.errors import CorruptData

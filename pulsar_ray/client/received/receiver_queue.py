@@ -15,16 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pulsar_ray.client.acks.unacked_rows import HeldBlock
 from pulsar_ray.client.options.policies import DEFAULT_BATCH_RECEIVE_POLICY, ConsumerBatchReceivePolicy
-from pulsar_ray.client.received.message import (
-    BlockRows,
-    Message,
-    PlacedRows,
-    ReceivedBlock,
-    Rows,
-    items_of,
-    rows_in,
-    set_of,
-)
+from pulsar_ray.client.received.message import BlockRows, Message, PlacedRows, Rows, items_of, rows_in, set_of
+from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.lane.waiting import running_callbacks
 from pulsar_ray.model.row_ranges import RowFailures

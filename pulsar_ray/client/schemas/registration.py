@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from pulsar_ray.client.options.schema import BytesSchema, Schema
-from pulsar_ray.client.received.message import ReceivedBlock
+from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.errors import InvalidConfiguration, SchemaNotFound
 from pulsar_ray.model.enums import SchemaType
 from pulsar_ray.model.topic_name import TopicName

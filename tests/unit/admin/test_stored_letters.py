@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pulsar_ray.admin.stored_letters import NOTHING_OLD_MS, stored_letters
-from pulsar_ray.client.received.message import BlockRows, MessageBatchView
+from pulsar_ray.client.received.message import BlockRows
+from pulsar_ray.client.received.message_batch import MessageBatchView
 from pulsar_ray.model.message_id import Position
 from pulsar_ray.testing.manual_clock import ManualClock
 from tests.unit.client.blocks import received

@@ -10,7 +10,9 @@ from datetime import timedelta
 from typing import Any
 
 from pulsar_ray.cli.target import Target
-from pulsar_ray.client.received.message import BlockRows, MessageBatchView, ReceivedBlock
+from pulsar_ray.client.received.message import BlockRows
+from pulsar_ray.client.received.message_batch import MessageBatchView
+from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException, Result
 from pulsar_ray.model.message_id import MessageId

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from pulsar_ray.client.received.message import Message, ReceivedBlock
+from pulsar_ray.client.received.message import Message
+from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.model.message_id import MessageId
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.fakes import FakeTarget

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pulsar_ray.client.producer.batch import Batch
 from pulsar_ray.client.producer.batch_builder import BatchBuilder, BatchLimits
 from pulsar_ray.client.producer.message_fields import MessageFields
-from pulsar_ray.client.received.message import ReceivedBlock
+from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.format.payload import DecodedBlock, decode_block
 from pulsar_ray.testing.manual_clock import ManualClock
 

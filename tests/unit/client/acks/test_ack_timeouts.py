@@ -9,7 +9,7 @@ import pytest
 from pulsar_ray.client.acks.ack_timeouts import AckTimeouts, EntryRun, TimedRows
 from pulsar_ray.client.acks.nack_tracker import NackTracker
 from pulsar_ray.client.options.policies import MultiplierRedeliveryBackoff
-from pulsar_ray.client.received.message import ReceivedBlock
+from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.model.row_ranges import RowFailures
 from pulsar_ray.testing.manual_clock import ManualClock
 

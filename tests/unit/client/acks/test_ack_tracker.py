@@ -6,7 +6,7 @@ from itertools import chain
 import pytest
 
 from pulsar_ray.client.acks.ack_tracker import MAX_UNSIZED, WHOLE_ENTRY, AckBatch, AckTracker
-from pulsar_ray.client.received.message import ReceivedBlock
+from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.model.row_sets import MAX_ENTRIES, of_ranges, ranges_in
 from tests.unit.client.blocks import received
 

@@ -9,7 +9,8 @@ import pytest
 
 from pulsar_ray.client.arrow.received_table import TABLE_SCHEMA, received_table
 from pulsar_ray.client.arrow.table_positions import TablePositions, table_nacks, table_positions
-from pulsar_ray.client.received.message import BlockRows, Message, ReceivedBlock
+from pulsar_ray.client.received.message import BlockRows, Message
+from pulsar_ray.client.received.received_block import ReceivedBlock
 from tests.unit.client.blocks import TOPIC, received
 
 OTHER = "persistent://public/default/other"

@@ -9,6 +9,8 @@ from pulsar_ray.errors import ConsumerBusy
 
 
 class Handle(LazyHandle):
+    name: str
+
     def __init__(self, value: int) -> None:
         self.value = value
 
@@ -40,10 +42,17 @@ def test_what_it_never_gets_is_missing() -> None:
     opened: list[int] = []
     handle = unpickled(7, opened)
     with pytest.raises(AttributeError, match="unheard_of"):
-        _ = handle.unheard_of
+        _ = handle.unheard_of  # type: ignore[attr-defined]
     with pytest.raises(AttributeError):
-        _ = Handle(1).unheard_of
+        _ = Handle(1).unheard_of  # type: ignore[attr-defined]
     assert opened == [7]
+
+
+def test_once_open_it_is_of_its_class() -> None:
+    handle = unpickled(7, [])
+    assert isinstance(handle, Handle)
+    assert handle.value == 7
+    assert type(handle) is Handle
 
 
 def test_looking_for_protocols_opens_nothing() -> None:

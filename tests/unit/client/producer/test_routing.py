@@ -13,7 +13,8 @@ from pulsar_ray.client.producer.routing import (
     murmur3_32_hash,
     new_router,
 )
-from pulsar_ray.client.received.message import Message, ReceivedBlock
+from pulsar_ray.client.received.message import Message
+from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.model.enums import HashingScheme, PartitionsRoutingMode
 
 # key, masked Murmur3_32, masked Java hash: computed for the reference's notes on Pulsar's hash primitives

@@ -3,7 +3,9 @@ from __future__ import annotations
 import pytest
 
 from pulsar_ray.client.options.schema import StringSchema
-from pulsar_ray.client.received.message import BlockRows, Message, MessageBatchView, ReceivedBlock
+from pulsar_ray.client.received.message import BlockRows, Message
+from pulsar_ray.client.received.message_batch import MessageBatchView
+from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.model.message_id import MessageId
 from tests.unit.client.blocks import TOPIC, received
 
@@ -123,3 +125,8 @@ def test_a_message_looked_at_twice_is_equal() -> None:
 def test_an_empty_view_is_false_and_equal_to_an_empty_list() -> None:
     assert not MessageBatchView([])
     assert MessageBatchView([]) == []
+
+
+def test_a_list_is_no_batch() -> None:
+    assert not isinstance([], MessageBatchView)
+    assert isinstance(MessageBatchView([]), MessageBatchView)

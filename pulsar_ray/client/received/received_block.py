@@ -1,0 +1,153 @@
+"""Holds the messages of one block, as a consumer received them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pulsar_ray.client.options.schema import BytesSchema, Schema
+from pulsar_ray.client.schemas.readings import WrittenValues
+from pulsar_ray.format.block import ARROW, ROW_IS_ENTRY
+from pulsar_ray.format.payload import DecodedBlock
+from pulsar_ray.model.row_ranges import RowFailures
+
+_BYTES_SCHEMA = BytesSchema()
+
+
+class ReceivedBlock:
+    """The messages of one block, column by column.
+
+    The lists (`values`, `keys`, ...) have one item per row of the whole block, also for rows that were not
+    delivered, and are made when first asked for; None stands for a column that no message has.
+    """
+
+    __slots__ = (
+        "decoded",
+        "event_times",
+        "first_chunk",
+        "first_entry_id",
+        "first_sequence_id",
+        "is_batch",
+        "keys",
+        "ledger_id",
+        "message_count",
+        "ordering_keys",
+        "partition",
+        "producer_name",
+        "properties",
+        "publish_time_ms",
+        "redelivery_count",
+        "row_failures",
+        "schema",
+        "schema_version",
+        "sequence_ids",
+        "topic_name",
+        "values",
+    )
+
+    values: list[bytes | None]
+    keys: list[str | None] | None
+    ordering_keys: list[str | None] | None
+    properties: list[dict[str, str]] | None
+    event_times: list[int | None] | None
+    sequence_ids: list[int]
+    decoded: DecodedBlock
+
+    def __init__(
+        self,
+        decoded: DecodedBlock,
+        *,
+        topic_name: str,
+        partition: int,
+        ledger_id: int,
+        first_entry_id: int,
+        redelivery_count: int = 0,
+        row_failures: RowFailures = (),
+        schema: Schema | WrittenValues = _BYTES_SCHEMA,
+    ) -> None:
+        header = decoded.header
+        self.decoded = decoded
+        self.topic_name = topic_name
+        self.partition = partition
+        self.ledger_id = ledger_id
+        self.first_entry_id = first_entry_id
+        self.redelivery_count = redelivery_count
+        self.row_failures = row_failures
+        self.schema = schema
+        self.message_count = header.message_count
+        # A batch is one entry whose messages have batch indexes; else every row is an entry of its own.
+        self.is_batch = header.payload_format == ARROW and not header.flags & ROW_IS_ENTRY
+        self.publish_time_ms = header.publish_time_ms
+        self.first_sequence_id = header.first_sequence_id
+        self.first_chunk: tuple[int, int] | None = None
+        """Ledger and entry of the first chunk, if it is a message in several."""
+        self.producer_name = decoded.metadata.producer_name or ""
+        self.schema_version = decoded.metadata.schema_version or b""
+
+    def __getattr__(self, name: str) -> Any:
+        # Only reached while a column's slot is empty: fills it, so that later reads cost no call.
+        make = _COLUMNS.get(name)
+        if make is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        column = make(self.decoded)
+        setattr(self, name, column)
+        return column
+
+    def failures_of(self, row: int) -> int:
+        """How often this very message failed before.
+
+        Of a batch `redelivery_count` is how often any of its messages did.
+        """
+        if not self.is_batch or self.message_count == 1:
+            return self.redelivery_count
+        return next((count for first, end, count in self.row_failures if first <= row < end), 0)
+
+    @classmethod
+    def outgoing(
+        cls,
+        topic_name: str,
+        value: bytes | None,
+        *,
+        producer_name: str = "",
+        key: str | None = None,
+        ordering_key: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time: int | None = None,
+        publish_time_ms: int = 0,
+    ) -> ReceivedBlock:
+        """One message that is not stored yet, for a custom router.
+
+        Its id is (-1,-1,-1,-1).
+        """
+        block = cls.__new__(cls)
+        block.topic_name = topic_name
+        block.partition = -1
+        block.ledger_id = -1
+        block.first_entry_id = -1
+        block.redelivery_count = 0
+        block.row_failures = ()
+        block.schema = _BYTES_SCHEMA
+        block.message_count = 1
+        block.is_batch = False
+        block.publish_time_ms = publish_time_ms
+        block.first_chunk = None
+        block.first_sequence_id = -1
+        block.producer_name = producer_name
+        block.schema_version = b""
+        block.values = [value]
+        block.keys = [key]
+        block.ordering_keys = [ordering_key]
+        block.properties = [dict(properties or {})]
+        block.event_times = [event_time]
+        block.sequence_ids = [-1]
+        return block
+
+
+_COLUMNS: dict[str, Callable[[DecodedBlock], Any]] = {
+    "values": DecodedBlock.values,
+    "keys": DecodedBlock.keys,
+    "ordering_keys": DecodedBlock.ordering_keys,
+    "properties": DecodedBlock.properties,
+    "event_times": DecodedBlock.event_times,
+    "sequence_ids": DecodedBlock.sequence_ids,
+}
