@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from pulsar_ray.compiled import PURE
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray.setting_fields import (
     SettingValue,
@@ -420,7 +421,7 @@ def _from_environment(env: Mapping[str, str]) -> dict[str, SettingValue]:
     variables = {ENVIRONMENT_PREFIX + name.upper(): name for name in _FIELDS}
     values = {}
     for variable, text in env.items():
-        if not variable.startswith(ENVIRONMENT_PREFIX) or variable == CONFIG_FILE_VARIABLE:
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in (CONFIG_FILE_VARIABLE, PURE):
             continue
         if variable not in variables:
             raise unknown_setting(variable, [*variables, CONFIG_FILE_VARIABLE], " in the environment")

@@ -149,6 +149,11 @@ def test_an_unknown_name_like_no_setting_says_where_they_are() -> None:
         load(zzz=1)
 
 
+@pytest.mark.parametrize("value", ["0", "1"])
+def test_the_variable_for_uncompiled_modules_is_no_setting(value: str) -> None:
+    assert load(env={"PULSAR_RAY_PURE": value}) == load(env={})
+
+
 def test_an_unknown_variable_or_key_is_an_error_too(tmp_path: Path) -> None:
     with pytest.raises(
         InvalidConfiguration, match=r"in the environment is no setting: .*PULSAR_RAY_DATA_DIR\?"
