@@ -206,7 +206,7 @@ def test_acknowledged_parts_of_a_shared_batch_outlast_the_dispatcher(
         MessageId(-1, 5, 1 << 70),
         MessageId(-1, -5, -7),
         MessageId(-1, 5, 1, 1 << 40),
-        MessageId("-1", "5", "1"),  # type: ignore[arg-type]
+        MessageId("-1", "5", "1"),
     ],
     ids=repr,
 )
