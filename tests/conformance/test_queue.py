@@ -235,10 +235,10 @@ def test_a_queue_without_a_name_goes_when_nobody_has_a_handle(
 ) -> None:
     if transport == "sleepy":
         pytest.skip("its partitions are asleep before they can report")
-    backlog = "pulsar_ray.broker.partition.backlog"
-    monkeypatch.setattr(f"{backlog}.unused_time._LEAST_SLACK_MS", 0)
-    monkeypatch.setattr(f"{backlog}.topic_inactivity.REPORT_AGAIN_MS", 500)
-    monkeypatch.setattr(f"{backlog}.subscription_expiry.MINUTE_MS", 1000)
+    deletions = "pulsar_ray.broker.partition.backlog.due_deletions"
+    monkeypatch.setattr(f"{deletions}._LEAST_SLACK_MS", 0)
+    monkeypatch.setattr(f"{deletions}.REPORT_AGAIN_MS", 500)
+    monkeypatch.setattr(f"{deletions}.MINUTE_MS", 1000)
     monkeypatch.setattr("pulsar_ray.broker.catalog.wanted_topics.WANTED_MS", 200)
     monkeypatch.setattr("pulsar_ray.queue.NAMELESS_UNUSED_MINUTES", 1)
     monkeypatch.setattr("pulsar_ray.queue._THEN_DELETED_AFTER_S", 1)
