@@ -116,21 +116,21 @@ class MessageId:
         self._first_chunk = first_chunk
         self.topic_name = topic_name
 
-    def ledger_id(self) -> Number:
-        return self._ledger_id
+    def ledger_id(self) -> int:
+        return self._ledger_id  # type: ignore[no-any-return]
 
-    def entry_id(self) -> Number:
-        return self._entry_id
+    def entry_id(self) -> int:
+        return self._entry_id  # type: ignore[no-any-return]
 
-    def partition(self) -> Number:
-        return self._partition
+    def partition(self) -> int:
+        return self._partition  # type: ignore[no-any-return]
 
-    def batch_index(self) -> Number:
-        return self._batch_index
+    def batch_index(self) -> int:
+        return self._batch_index  # type: ignore[no-any-return]
 
-    def batch_size(self) -> Number:
+    def batch_size(self) -> int:
         """Messages in the batch; 0 outside a batch and where the size is unknown."""
-        return self._batch_size
+        return self._batch_size  # type: ignore[no-any-return]
 
     def first_chunk(self) -> MessageId | None:
         """Id of a chunked message's first chunk (the id itself is the last one's)."""

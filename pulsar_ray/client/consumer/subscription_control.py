@@ -103,6 +103,7 @@ class SubscriptionControl:
             return self._partitions.all
         if messageid in (MessageId.earliest, MessageId.latest):
             return self._partitions.all
+        messageid.check()
         partition = self._partitions.of(messageid.topic_name, messageid.partition())
         if not messageid.topic_name and self._partitions.single is None:
             self._check_names(partition, messageid)
