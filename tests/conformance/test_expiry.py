@@ -208,7 +208,7 @@ def test_a_subscription_expires_while_its_topic_sleeps(
 ) -> None:
     expiry = "pulsar_ray.broker.partition.backlog.due_deletions"
     monkeypatch.setattr(f"{expiry}.MINUTE_MS", 500)
-    monkeypatch.setattr("pulsar_ray.broker.partition.backlog.due_deletions._LEAST_SLACK_MS", 0)
+    monkeypatch.setattr("pulsar_ray.managed_ledger.store.wake_times.LEAST_SLACK_MS", 0)
     topic = broker.topic()
     client.subscribe(topic, "s").close()
     broker.cluster.override(topic, subscription_expiration_time_minutes=1)

@@ -26,7 +26,7 @@ def quick(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if transport == "sleepy":
         pytest.skip("its partitions are asleep before they can report")
     inactivity = "pulsar_ray.broker.partition.backlog.due_deletions"
-    monkeypatch.setattr("pulsar_ray.broker.partition.backlog.due_deletions._LEAST_SLACK_MS", 0)
+    monkeypatch.setattr("pulsar_ray.managed_ledger.store.wake_times.LEAST_SLACK_MS", 0)
     monkeypatch.setattr(f"{inactivity}.REPORT_AGAIN_MS", 500)
     monkeypatch.setattr("pulsar_ray.broker.catalog.wanted_topics.WANTED_MS", 200)
 

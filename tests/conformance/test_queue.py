@@ -236,7 +236,7 @@ def test_a_queue_without_a_name_goes_when_nobody_has_a_handle(
     if transport == "sleepy":
         pytest.skip("its partitions are asleep before they can report")
     deletions = "pulsar_ray.broker.partition.backlog.due_deletions"
-    monkeypatch.setattr(f"{deletions}._LEAST_SLACK_MS", 0)
+    monkeypatch.setattr("pulsar_ray.managed_ledger.store.wake_times.LEAST_SLACK_MS", 0)
     monkeypatch.setattr(f"{deletions}.REPORT_AGAIN_MS", 500)
     monkeypatch.setattr(f"{deletions}.MINUTE_MS", 1000)
     monkeypatch.setattr("pulsar_ray.broker.catalog.wanted_topics.WANTED_MS", 200)

@@ -20,6 +20,15 @@ WAS_AWAKE = 0
 MAX_DIGITS = 18
 LEAST_REBUILT = 64
 """So many replaced times are kept in any case."""
+LEAST_SLACK_MS = 10_000
+
+
+def look_again_ms(since_ms: int, limit_ms: int) -> int:
+    """When a partition that sleeps looks at something again that lasts for a limit.
+
+    That is a while after its end, so that one start serves several.
+    """
+    return since_ms + limit_ms + max(LEAST_SLACK_MS, limit_ms // 10)
 
 
 def write_wake_time(directory: Path, wake_at_ms: int | None, disk: Disk = SYSTEM_DISK) -> None:

@@ -15,6 +15,7 @@ from pulsar_ray.errors import (
     PulsarException,
 )
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
+from pulsar_ray.managed_ledger.store.wake_times import look_again_ms
 from pulsar_ray.model.message_id import Position
 
 UNLIMITED = 1 << 62
@@ -26,7 +27,6 @@ _KEPT_TENTHS = 9
 Otherwise every message would evict one.
 """
 _WATCH_S = 0.1
-_LEAST_SLACK_MS = 10_000
 
 
 class Backlog(NamedTuple):
@@ -199,7 +199,7 @@ class BacklogQuota:
         if limit_ms < 0 or self._policies.backlog_policy != EVICTION:
             return None
         oldest_ms = (await self.measure()).oldest_ms
-        return None if oldest_ms is None else oldest_ms + limit_ms + max(_LEAST_SLACK_MS, limit_ms // 10)
+        return None if oldest_ms is None else look_again_ms(oldest_ms, limit_ms)
 
     async def describe(self) -> dict[str, Any]:
         """Describe the quota and the largest backlog, in Pulsar's names where it has one."""

@@ -23,6 +23,7 @@ from pulsar_ray.errors import BrokerPersistenceError
 from pulsar_ray.managed_ledger.log.commit import ManifestChange
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import WHOLE_TOPIC
+from pulsar_ray.managed_ledger.store.wake_times import look_again_ms
 
 logger = logging.getLogger(__name__)
 
@@ -63,9 +64,6 @@ class TopicUse:
         return self._requests, self._producers.admitted, self._intake.commits
 
 
-_LEAST_SLACK_MS = 10_000
-
-
 class UnusedTime:
     """Counts by the monotonic clock, and notes by the one on the wall (ADR 0064).
 
@@ -86,14 +84,6 @@ class UnusedTime:
         Never as 0, which stands for none.
         """
         return max(1, since_ms + self._clock.now_ms() - self._clock.monotonic_ms())
-
-
-def look_again_ms(noted_ms: int, limit_ms: int) -> int:
-    """When a partition that sleeps looks at a noted time again.
-
-    That is a while after its end, so that one start serves several.
-    """
-    return noted_ms + limit_ms + max(_LEAST_SLACK_MS, limit_ms // 10)
 
 
 MINUTE_MS = 60_000

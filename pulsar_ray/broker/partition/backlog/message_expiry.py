@@ -11,9 +11,8 @@ from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
 from pulsar_ray.clock import Clock
 from pulsar_ray.managed_ledger.log.backlog_search import BacklogFront
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
+from pulsar_ray.managed_ledger.store.wake_times import look_again_ms
 from pulsar_ray.model.message_id import Position
-
-_LEAST_SLACK_MS = 10_000
 
 
 class MessageExpiry:
@@ -87,7 +86,7 @@ class MessageExpiry:
         front, ttl_ms = await self._search(slowest), self._policies.message_ttl_ms
         if front.stored_ms is None:
             return None
-        return front.stored_ms + ttl_ms + max(_LEAST_SLACK_MS, ttl_ms // 10)
+        return look_again_ms(front.stored_ms, ttl_ms)
 
     async def _search(self, slowest: Position) -> BacklogFront:
         """Find the first entry behind a hold that is not too old."""
