@@ -31,7 +31,7 @@ from pulsar_ray.broker.partition.publishing.producer_endpoint import (
     WaitingBlocks,
 )
 from pulsar_ray.broker.partition.publishing.publish_gate import PublishGate, PublishThrottle
-from pulsar_ray.broker.serving.owner_loop import SMALL_WRITE_BYTES, QuickDisk, is_small
+from pulsar_ray.broker.partition.publishing.quick_disk import SMALL_WRITE_BYTES, QuickDisk, is_small
 from pulsar_ray.clock import Clock
 from pulsar_ray.config import ENTRY_OVERHEAD_BYTES
 from pulsar_ray.errors import (
