@@ -112,6 +112,8 @@ class Consumer(LazyHandle[LoopConsumer]):
         inner = await self._open_first()
         check_number("max_messages", max_messages, 1)
         timeout_s = FOREVER_S if timeout_millis is None else receive_timeout_s(timeout_millis)
+        if kept := inner.take_kept():
+            return inner.table_of(kept)
         inner.core.widen(2 * max_messages)
         taken = BatchCollector(max_messages, ANY_BYTES, fills=False)
         await receive_into(inner.core, taken, timeout_s)

@@ -110,6 +110,8 @@ class LoopProducer(Producer):
 
         Raises what `Producer.send` raises for wrong arguments.
         """
+        if self._fields_of is not None and content is not None:
+            partition_key, event_timestamp = self._fields_of(content, partition_key, event_timestamp)
         given = (
             properties,
             partition_key,

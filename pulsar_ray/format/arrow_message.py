@@ -18,7 +18,7 @@ _U32 = struct.Struct("<I")
 _I64 = struct.Struct("<q")
 _I64_PAIR = struct.Struct("<qq")
 _CONTINUATION = 0xFFFFFFFF
-_RECORD_BATCH = 3
+_SCHEMA, _DICTIONARY, _RECORD_BATCH = 1, 2, 3
 _ROWS, _NODES, _BUFFERS, _COMPRESSION = 0, 1, 2, 3
 _ALIGNMENT = 8
 
@@ -100,6 +100,42 @@ class BatchMessage:
             raise ValueError("bad Arrow: a column is missing")
         first, second = _I64_PAIR.unpack_from(metadata, at + 4 + 16 * number)
         return first, second
+
+
+def check_stream(stream: Buffer) -> None:
+    """Raise ValueError for a stream that is no schema with dictionaries and one plain record batch.
+
+    Arrow can compress a body's buffers by itself and would then allocate whatever they announce.
+    """
+    view = memoryview(stream).cast("B")
+    kinds, at = [], 0
+    try:
+        while at < len(view):
+            continuation, metadata_length = _PREFIX.unpack_from(view, at)
+            if continuation != _CONTINUATION or metadata_length < 0:
+                raise ValueError("bad Arrow: not an IPC message")
+            if not metadata_length:
+                break
+            body = at + _PREFIX.size + metadata_length
+            metadata = view[at + _PREFIX.size : body]
+            message = _U32.unpack_from(metadata)[0]
+            kind, header, length = (_field(metadata, message, number) for number in (1, 2, 3))
+            kinds.append(metadata[kind] if kind else 0)
+            batch = header + _U32.unpack_from(metadata, header)[0]
+            if kinds[-1] == _DICTIONARY:
+                data = _field(metadata, batch, 1)
+                batch = data + _U32.unpack_from(metadata, data)[0]
+            if kinds[-1] != _SCHEMA and _field(metadata, batch, _COMPRESSION):
+                raise ValueError("bad Arrow: the body is compressed")
+            at = body + (_I64.unpack_from(metadata, length)[0] if length else 0)
+            if at < body:
+                raise ValueError("bad Arrow: the body's length is wrong")
+    except (struct.error, IndexError):
+        raise MetadataCutOff from None
+    if at > len(view):
+        raise MetadataCutOff
+    if kinds[:1] != [_SCHEMA] or kinds[-1:] != [_RECORD_BATCH] or set(kinds[1:-1]) - {_DICTIONARY}:
+        raise ValueError("bad Arrow: not a stream of one record batch")
 
 
 class BatchTemplate:

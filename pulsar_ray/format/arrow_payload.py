@@ -17,8 +17,9 @@ from typing import Any, TypeAlias, cast
 import pyarrow as pa
 
 from pulsar_ray.format.arrow_message import BatchMessage
-from pulsar_ray.format.block import KNOWN_COLUMNS, SEQUENCE_ID_COLUMN, VALUE_COLUMN
+from pulsar_ray.format.block import COLUMNAR, SEQUENCE_ID_COLUMN, VALUE_COLUMN
 from pulsar_ray.format.checksum import Buffer
+from pulsar_ray.format.columnar import as_value_column, is_columnar
 
 # The stored batch's columns, in the order of their bits. All are nullable; a null value is a tombstone.
 BLOCK_SCHEMA = pa.schema(
@@ -34,7 +35,7 @@ BLOCK_SCHEMA = pa.schema(
 
 _schemas = {
     columns: pa.schema([field for bit, field in enumerate(BLOCK_SCHEMA) if columns >> bit & 1])
-    for columns in range(1, KNOWN_COLUMNS + 1)
+    for columns in range(1, 2 ** len(BLOCK_SCHEMA))
 }
 _VALUES_ONLY = _schemas[VALUE_COLUMN]
 # Given to every writer: it would look for them in the environment, which must not change what is stored.
@@ -46,7 +47,7 @@ Room: TypeAlias = Callable[[int], memoryview | None]
 
 
 def encode_rows(
-    values: Sequence[bytes | None],
+    values: Sequence[bytes | None] | pa.StructArray,
     keys: Sequence[str | None] | None = None,
     ordering_keys: Sequence[str | None] | None = None,
     properties: Sequence[Mapping[str, str] | None] | None = None,
@@ -55,11 +56,17 @@ def encode_rows(
 ) -> tuple[Buffer, int]:
     """Encode messages to (payload, columns); `sequence_ids` is None if they are consecutive.
 
+    Values are bytes, or rows of columns.
+
     Raises ValueError or TypeError if a column has a wrong type, another length, or is above 2 GiB.
     """
-    value_array = _value_array(values)
+    is_rows = isinstance(values, pa.StructArray)
+    value_array = as_value_column(values) if is_rows else _value_array(cast("Sequence[bytes | None]", values))
+    flags = COLUMNAR if is_rows else 0
     if keys is ordering_keys is properties is event_times is sequence_ids is None:
-        return pa.RecordBatch.from_arrays([value_array], schema=_VALUES_ONLY).serialize(), VALUE_COLUMN
+        return pa.RecordBatch.from_arrays(
+            [value_array], schema=_VALUES_ONLY
+        ).serialize(), VALUE_COLUMN | flags
     pairs = None if properties is None else [list(row.items()) if row else None for row in properties]
     arrays = [value_array]
     columns = VALUE_COLUMN
@@ -74,7 +81,7 @@ def encode_rows(
         if encoded.null_count != len(encoded):
             arrays.append(encoded)
             columns |= 1 << bit
-    return pa.RecordBatch.from_arrays(arrays, schema=_schemas[columns]).serialize(), columns
+    return pa.RecordBatch.from_arrays(arrays, schema=_schemas[columns]).serialize(), columns | flags
 
 
 def _value_array(values: Sequence[bytes | None]) -> pa.Array:
@@ -96,18 +103,20 @@ def _value_array(values: Sequence[bytes | None]) -> pa.Array:
 def encode_table(batch: pa.RecordBatch, room: Room | None = None) -> tuple[Buffer, int]:
     """Encode a batch of canonical columns (see `normalize_table`) to (payload, columns).
 
-    The payload is at the end of what `room` gave for it, or has memory of its own. Raises
-    ValueError if `value` is missing or a column is not canonical.
+    Its column value may be rows of columns. The payload is at the end of what `room` gave for it, or has
+    memory of its own. Raises ValueError if `value` is missing or a column is not canonical.
     """
     if batch.schema.equals(_VALUES_ONLY):
         return _serialized(batch, VALUE_COLUMN, room), VALUE_COLUMN
     arrays = []
-    columns = 0
+    columns = flags = 0
     for bit, field in enumerate(BLOCK_SCHEMA):
         place = batch.schema.get_field_index(field.name)
         if place < 0:
             continue
         column = batch.column(place)
+        if bit == 0 and is_columnar(column):
+            column, flags = as_value_column(column), COLUMNAR
         if not column.type.equals(field.type):
             raise ValueError(f"column {field.name} is {column.type}, not {field.type}; normalize the table")
         if bit == 0 or column.null_count != len(column):
@@ -116,7 +125,7 @@ def encode_table(batch: pa.RecordBatch, room: Room | None = None) -> tuple[Buffe
     if not columns & VALUE_COLUMN:
         raise ValueError("the batch has no column value")
     stored = pa.RecordBatch.from_arrays(arrays, schema=_schemas[columns])
-    return _serialized(stored, columns, room), columns
+    return _serialized(stored, columns, room), columns | flags
 
 
 def _serialized(batch: pa.RecordBatch, columns: int, room: Room | None) -> Buffer:
@@ -153,7 +162,7 @@ def decode_rows(payload: Buffer, columns: int, message_count: int) -> pa.RecordB
 def _read_batch(payload: Buffer, columns: int, message_count: int) -> pa.RecordBatch:
     BatchMessage(payload, len(payload), columns)
     try:
-        batch = pa.ipc.read_record_batch(pa.py_buffer(payload), _schemas[columns])
+        batch = pa.ipc.read_record_batch(pa.py_buffer(payload), _schemas[columns & ~COLUMNAR])
     except (pa.ArrowException, OSError, MemoryError) as error:
         raise ValueError(f"bad Arrow: {error}") from None
     if batch.num_rows != message_count:

@@ -46,7 +46,9 @@ ORDERING_KEY_COLUMN = 4
 PROPERTIES_COLUMN = 8
 EVENT_TIME_COLUMN = 16
 SEQUENCE_ID_COLUMN = 32
-KNOWN_COLUMNS = 63
+COLUMNAR = 64
+"""No column: the values are rows of columns of their own (columnar.py)."""
+KNOWN_COLUMNS = 127
 
 
 BLOCK_MAGIC = 0x4B42  # "BK"

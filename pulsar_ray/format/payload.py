@@ -20,6 +20,7 @@ from pulsar_ray.format.arrow_payload import (
 from pulsar_ray.format.block import (
     ARROW,
     CHUNK,
+    COLUMNAR,
     ENCRYPTED,
     KNOWN_COLUMNS,
     NULL_VALUE,
@@ -32,6 +33,7 @@ from pulsar_ray.format.block import (
     verify_bytes,
 )
 from pulsar_ray.format.checksum import Buffer
+from pulsar_ray.format.columnar import row_bytes, rows_of_value_column
 from pulsar_ray.format.compression import MAX_UNCOMPRESSED_LENGTH, UnknownCodec, compress, decompress
 from pulsar_ray.format.metadata import BlockMetadata
 
@@ -146,6 +148,7 @@ class DecodedBlock:
         "__weakref__",
         "_batch",
         "_lists",
+        "_rows",
         "_value",
         "header",
         "message_count",
@@ -162,11 +165,32 @@ class DecodedBlock:
         self._batch = batch
         self._value = value
         self._lists: dict[int, list[Any] | None] = {}
+        self._rows: pa.StructArray | None = None
         self.record_batches: dict[Any, pa.RecordBatch] = {}
         """Kept for whoever reads this block next: consumers of several subscriptions share it."""
 
+    @property
+    def is_columnar(self) -> bool:
+        """Whether the values are rows of columns."""
+        return bool(self.header.columns & COLUMNAR)
+
+    def rows(self) -> pa.StructArray:
+        """Return the values of a columnar block as rows, null for a tombstone. Raises InvalidMessage."""
+        if self._rows is None:
+            try:
+                self._rows = rows_of_value_column(self._stored(_VALUE))
+            except ValueError as error:
+                raise InvalidMessage(
+                    f"the columns of block {self.header.entry_seq} of incarnation "
+                    f"{self.header.incarnation:#x} cannot be read: {error}"
+                ) from None
+        return self._rows
+
     def values(self) -> list[bytes | None]:
-        """Return each message's bytes, None for a tombstone."""
+        """Return each message's bytes, None for a tombstone.
+
+        A row of columns has those that it would have alone.
+        """
         return cast("list[bytes | None]", self._list(_VALUE, None))
 
     def keys(self) -> list[str | None] | None:
@@ -195,9 +219,15 @@ class DecodedBlock:
         return self._has(_SEQUENCE_ID)
 
     def stored_rows(self) -> pa.RecordBatch:
-        """Return the columns that the block of several messages has."""
+        """Return the columns that the block of several messages has.
+
+        Rows of columns are in the place of bytes; `encode_table` takes both.
+        """
         if self._batch is None:
             raise ValueError("a message alone has no columns")
+        if self.is_columnar:
+            schema = self._batch.schema.set(_VALUE, pa.field("value", self.rows().type))
+            return pa.RecordBatch.from_arrays([self.rows(), *self._batch.columns[1:]], schema=schema)
         return self._batch
 
     def record_batch(self, schema: pa.Schema = BLOCK_SCHEMA) -> pa.RecordBatch:
@@ -213,7 +243,7 @@ class DecodedBlock:
         """Return columns of BLOCK_SCHEMA, None for one that no message has anything in."""
         stored = self.header.columns
         return [
-            self._stored(column) if stored >> column & 1 else self._common(column, name)
+            self._of_batch(column) if stored >> column & 1 else self._common(column, name)
             for name, column in [(name, _PLACES[name]) for name in names]
         ]
 
@@ -225,6 +255,11 @@ class DecodedBlock:
         # A message alone has no columns.
         return bool(self.header.columns >> column & 1)
 
+    def _of_batch(self, column: int) -> pa.Array:
+        if column == _VALUE and self.is_columnar:
+            return pa.array(self.values(), pa.binary())
+        return self._stored(column)
+
     def _stored(self, column: int) -> pa.Array:
         assert self._batch is not None
         return self._batch.column((self.header.columns & ((1 << column) - 1)).bit_count())
@@ -235,6 +270,8 @@ class DecodedBlock:
         return self._lists[column]
 
     def _make_list(self, column: int, of_all: Any) -> list[Any] | None:
+        if column == _VALUE and self.is_columnar:
+            return row_bytes(self.rows())
         if self._has(column):
             rows = to_list(self._stored(column))
             return [dict(row) if row else {} for row in rows] if column == _PROPERTIES else rows

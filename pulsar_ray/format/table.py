@@ -14,7 +14,7 @@ from pulsar_ray.format.block import MAX_ROWS
 MAX_BATCH_BYTES = 1024 * 1024
 
 # The columns of `send_arrow`, by both of their names: those of received tables and those of `send`.
-_SENT_COLUMNS = {
+SENT_COLUMNS = {
     "value": "value",
     "key": "key",
     "partition_key": "key",
@@ -35,7 +35,7 @@ _AS_STORED = {
 }
 _NONE = pa.schema([])
 # A received table's columns about the sending that is over; the new sending makes its own.
-_IGNORED_COLUMNS = frozenset(
+IGNORED_COLUMNS = frozenset(
     (
         "topic",
         "partition",
@@ -78,13 +78,13 @@ def normalize_table(data: pa.Table | pa.RecordBatch) -> pa.Table:
 def _of_stored_types(table: pa.Table) -> pa.Table:
     columns: dict[str, pa.ChunkedArray] = {}
     for given, column in zip(table.column_names, table.columns, strict=True):
-        if given in _IGNORED_COLUMNS:
+        if given in IGNORED_COLUMNS:
             continue
-        name = _SENT_COLUMNS.get(given)
+        name = SENT_COLUMNS.get(given)
         if name is None:
             raise ValueError(
                 f"column {given!r} of type {column.type} is none that can be sent: rename it to one of "
-                f"{', '.join(_SENT_COLUMNS)} or drop it"
+                f"{', '.join(SENT_COLUMNS)} or drop it"
             )
         if name in columns:
             raise ValueError(f"column {given!r} of type {column.type} gives {name} a second time: drop one")

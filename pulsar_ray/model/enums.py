@@ -103,6 +103,7 @@ class SchemaType(ApiEnum):
     DOUBLE = 11
     KEY_VALUE = 15
     PROTOBUF_NATIVE = 20
+    ARROW = 1000  # not one of Pulsar's
     BYTES = -1
     AUTO_CONSUME = -3
     AUTO_PUBLISH = -4

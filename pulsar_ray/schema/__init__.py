@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pulsar_ray.model.enums import SchemaType
 from pulsar_ray.model.topic_schema import SchemaVersion, TopicSchema
+from pulsar_ray.schema.arrow_schema import ArrowSchema
 from pulsar_ray.schema.auto import AutoSchema
 from pulsar_ray.schema.definition import (
     Array,
@@ -27,6 +28,7 @@ from pulsar_ray.schema.schema_protobuf import ProtobufNativeSchema
 
 __all__ = [
     "Array",
+    "ArrowSchema",
     "AutoSchema",
     "AvroSchema",
     "Boolean",

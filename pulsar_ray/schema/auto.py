@@ -9,10 +9,13 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
+
 from pulsar_ray.client.options.schema import Schema
 from pulsar_ray.errors import OperationNotSupported
 from pulsar_ray.model.enums import SchemaType
 from pulsar_ray.model.topic_schema import TopicSchema
+from pulsar_ray.schema.arrow_schema import row_values, rows_reading
 from pulsar_ray.schema.key_value import decode_pair
 from pulsar_ray.schema.schema_avro import HAS_AVRO, parsed_writer
 from pulsar_ray.schema.schema_protobuf import HAS_PROTOBUF
@@ -39,6 +42,10 @@ class AutoSchema(Schema):
     def reading(self, writer: TopicSchema | None) -> Callable[[bytes], Any]:
         make = None if writer is None else _READINGS.get(writer.type)
         return self.decode if writer is None or make is None else make(writer)
+
+    def rows_reading(self, writer: TopicSchema | None) -> Callable[[pa.RecordBatch], list[Any]] | None:
+        is_rows = writer is not None and writer.type == SchemaType.ARROW.name
+        return row_values if is_rows else None
 
 
 def _number(writer: TopicSchema) -> Callable[[bytes], Any]:
@@ -89,6 +96,7 @@ def _protobuf(writer: TopicSchema) -> Callable[[bytes], Any]:
 _READINGS: dict[str, Callable[[TopicSchema], Callable[[bytes], Any]]] = {
     SchemaType.AVRO.name: _avro,
     SchemaType.JSON.name: lambda _: json.loads,
+    SchemaType.ARROW.name: rows_reading,
     SchemaType.STRING.name: lambda _: bytes.decode,
     SchemaType.PROTOBUF_NATIVE.name: _protobuf,
     SchemaType.KEY_VALUE.name: _pair,

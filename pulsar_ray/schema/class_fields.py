@@ -148,7 +148,7 @@ class ClassField(Field):
         hints = typing.get_type_hints(kind, include_extras=True)
         self._attributes = [
             _attribute(kind, name, keyword, hints[name], default, known)
-            for name, keyword, default in _declared(kind)
+            for name, keyword, default in declared_fields(kind)
         ]
 
     def type(self) -> str:
@@ -214,8 +214,8 @@ class ClassCodec:
         return self._field._take("", plain, reading)
 
 
-def _declared(kind: type) -> list[tuple[str, str, Any]]:
-    """Name, keyword and default of each field.
+def declared_fields(kind: type) -> list[tuple[str, str, Any]]:
+    """Return name, keyword and default of each field.
 
     The default is `_UNKNOWN` if it may be another one each time.
     """
@@ -241,6 +241,11 @@ def _declared(kind: type) -> list[tuple[str, str, Any]]:
 
 
 _UNKNOWN: Final[Any] = object()
+
+
+def has_default(default: Any) -> bool:
+    """Whether a field may be left out."""
+    return default is not _NO_DEFAULT
 
 
 def _default(value: Any, factory: Any, unset: Any) -> Any:

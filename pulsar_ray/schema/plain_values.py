@@ -10,6 +10,7 @@ from pulsar_ray.client.options.schema import Schema, StringSchema
 from pulsar_ray.errors import OperationNotSupported
 from pulsar_ray.model.enums import SchemaType
 from pulsar_ray.model.topic_schema import TopicSchema
+from pulsar_ray.schema.arrow_schema import PlainRows
 from pulsar_ray.schema.schema_avro import HAS_AVRO, AvroSchema, parsed_writer
 
 
@@ -21,6 +22,8 @@ def plain_schema(found: TopicSchema) -> Schema:
         return _PlainJson(found)
     if found.type == SchemaType.AVRO.name:
         return _PlainAvro(found)
+    if found.type == SchemaType.ARROW.name:
+        return PlainRows(found)
     raise OperationNotSupported(
         f"values of type {found.type} cannot be given as JSON: write a program with their class"
     )

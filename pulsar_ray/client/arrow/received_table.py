@@ -129,6 +129,15 @@ def _whole(block: ReceivedBlock) -> pa.RecordBatch:
 
 
 def _made(block: ReceivedBlock) -> pa.RecordBatch:
+    value = block.decoded.column("value")
+    key, *others = message_columns(block)
+    return pa.RecordBatch.from_arrays(
+        [key, _nulls(block.message_count)[0] if value is None else value, *others], schema=TABLE_SCHEMA
+    )
+
+
+def message_columns(block: ReceivedBlock) -> list[pa.Array]:
+    """Return the columns of TABLE_SCHEMA but for the values, of a whole block."""
     decoded, count, first_entry_id = block.decoded, block.message_count, block.first_entry_id
     topic, partition, ledger_id, producer_name, schema_version, redelivery_count, no_index = _constants(
         count,
@@ -139,33 +148,29 @@ def _made(block: ReceivedBlock) -> pa.RecordBatch:
         block.schema_version,
         block.redelivery_count,
     )
-    value, key, ordering_key, properties, event_time = [
+    key, ordering_key, properties, event_time = [
         none if column is None else column
-        for column, none in zip(decoded.columns(_STORED_NAMES), _nulls(count), strict=True)
+        for column, none in zip(decoded.columns(_STORED_NAMES[1:]), _nulls(count)[1:], strict=True)
     ]
     is_one_entry = block.is_batch or first_entry_id < 0
-    return pa.RecordBatch.from_arrays(
-        [
-            key,
-            value,
-            ordering_key,
-            properties,
-            topic,
-            partition,
-            ledger_id,
-            _same(first_entry_id, count, _INT64) if is_one_entry else _numbered(first_entry_id, count),
-            NUMBERS.slice(0, count) if block.is_batch else no_index,
-            _same(block.publish_time_ms, count, TIME),
-            event_time.view(TIME),
-            decoded.column("sequence_id")
-            if decoded.has_sequence_ids
-            else _numbered(block.first_sequence_id, count),
-            producer_name,
-            schema_version,
-            redelivery_count,
-        ],
-        schema=TABLE_SCHEMA,
-    )
+    return [
+        key,
+        ordering_key,
+        properties,
+        topic,
+        partition,
+        ledger_id,
+        _same(first_entry_id, count, _INT64) if is_one_entry else _numbered(first_entry_id, count),
+        NUMBERS.slice(0, count) if block.is_batch else no_index,
+        _same(block.publish_time_ms, count, TIME),
+        event_time.view(TIME),
+        decoded.column("sequence_id")
+        if decoded.has_sequence_ids
+        else _numbered(block.first_sequence_id, count),
+        producer_name,
+        schema_version,
+        redelivery_count,
+    ]
 
 
 @functools.lru_cache(maxsize=256)
@@ -214,13 +219,13 @@ def _of_memory(numbers: Any, count: int, kind: pa.DataType) -> pa.Array:
 
 
 # For so few blocks, columns of all of them together cost more than a record batch of each.
-_FEW_BLOCKS = 8
+FEW_BLOCKS = 8
 # Below both of these a block's own arrays and chunks cost more than a copy of the rows.
 _SHORT_BLOCK = 128
 _SHORT_BLOCK_BYTES = 16 * 1024
 
 _STORED = tuple(BLOCK_SCHEMA.names)
-_STORED_BUT_SEQUENCE_IDS = tuple(name for name in _STORED if name != "sequence_id")
+STORED_BUT_VALUE = tuple(name for name in _STORED if name != "value")
 
 _Run = tuple[int, list[pa.Array | None]]
 """(neighbouring rows, their stored columns).
@@ -238,16 +243,18 @@ def received_table(parts: Iterable[BlockRows]) -> pa.Table:
     have chunks of their own.
     """
     parts = [part for part in parts if part.rows]
-    if len(parts) <= _FEW_BLOCKS:
+    if len(parts) <= FEW_BLOCKS:
         return pa.Table.from_batches(map(batch_of_rows, parts), TABLE_SCHEMA)
-    columns = described_columns(parts) | _stored_columns(parts)
+    columns = described_columns(parts) | stored_columns(parts)
     return pa.Table.from_arrays([columns[name] for name in TABLE_SCHEMA.names], schema=TABLE_SCHEMA)
 
 
-def _stored_columns(parts: Sequence[BlockRows]) -> dict[str, pa.ChunkedArray]:
-    """Columns that producers wrote; without sequence ids if all are consecutive."""
-    has_sequence_ids = any(part.block.decoded.has_sequence_ids for part in parts)
-    names = _STORED if has_sequence_ids else _STORED_BUT_SEQUENCE_IDS
+def stored_columns(
+    parts: Sequence[BlockRows], names: tuple[str, ...] = _STORED
+) -> dict[str, pa.ChunkedArray]:
+    """Return columns that producers wrote; without sequence ids if all are consecutive."""
+    if not any(part.block.decoded.has_sequence_ids for part in parts):
+        names = tuple(name for name in names if name != "sequence_id")
     runs = list(_runs(parts, names))
     return {
         name: _joined([(count, arrays[place]) for count, arrays in runs], TABLE_SCHEMA.field(name).type)

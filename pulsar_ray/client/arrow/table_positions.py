@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from pulsar_ray.client.acks.ack_tracker import BatchRows
 from pulsar_ray.client.acks.nack_tracker import Nack
 from pulsar_ray.client.arrow.received_table import distinct_values
+from pulsar_ray.format.typed_rows import OWN
 from pulsar_ray.model.row_sets import EntryRange
 
 MAX_BATCH_INDEX = 2**31 - 2
@@ -65,6 +66,8 @@ def table_nacks(table: pa.Table) -> dict[str, list[Nack]]:
 def _column(table: pa.Table, name: str) -> pa.ChunkedArray:
     if not isinstance(table, (pa.Table, pa.RecordBatch)):
         raise ValueError(f"a received pa.Table is needed, not {type(table).__name__}")
+    if table.schema.get_field_index(OWN + name) >= 0:
+        name = OWN + name  # beside a column of that name of the rows
     if table.schema.get_field_index(name) < 0:
         raise ValueError(f"the table has no column {name}; keep it from the received table")
     column = table.column(name)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Protocol
 import pyarrow as pa
 
 from pulsar_ray.client.arrow.received_table import ReceivedTables, received_table
+from pulsar_ray.client.arrow.typed_table import UnreadableRows, typed_table
 from pulsar_ray.client.consumer.consumer_acks import ConsumerAcks
 from pulsar_ray.client.consumer.consumer_core import ConsumerCore
 from pulsar_ray.client.consumer.listeners import EventListenerThread, ListenerRunner, MessageListenerThread
@@ -37,6 +38,7 @@ from pulsar_ray.client.received.receiver_queue import (
 from pulsar_ray.errors import (
     InvalidConfiguration,
     OperationNotSupported,
+    SchemaSerializationException,
     SubscriptionNotFound,
     Timeout,
     TopicNotFound,
@@ -88,6 +90,7 @@ class Consumer(LazyHandle):
         self._options = core.options
         self._operation_timeout_s = client.operation_timeout_s
         self._tables = ReceivedTables()
+        self._kept: list[BlockRows] = []
         self._acks = ConsumerAcks(core, self._operation_timeout_s, waits=self._waits_for_receipts)
         self._control = SubscriptionControl(core, self._operation_timeout_s)
         self._letters = ConsumerLetters(client, core) if core.options.max_failures is not None else None
@@ -165,13 +168,20 @@ class Consumer(LazyHandle):
     def receive_arrow(self, max_messages: int = 100_000, timeout_millis: int | None = None) -> pa.Table:
         """All messages that are here, at least one, as a table.
 
-        Its columns are key, value, ordering_key, properties, topic, ... (`TABLE_SCHEMA`). Raises Timeout when
-        nothing came in time, else what `receive` raises.
+        Its columns are key, value, ordering_key, properties, topic, ... (`TABLE_SCHEMA`). With an ArrowSchema
+        those of the rows come first, in place of value, and `tombstone`; a message's column of the same name
+        as one of theirs begins with two underscores.
+
+        Raises Timeout when nothing came in time, else what `receive` raises; SchemaSerializationException for
+        an entry that does not fit the schema, which can be acknowledged by the error's `message_id`, while
+        the next call goes on behind it.
         """
         if self._listener is not None:
             raise InvalidConfiguration("this consumer has a message_listener: receive_arrow() cannot be used")
         check_number("max_messages", max_messages, 1)
         wait_s = FOREVER_S if timeout_millis is None else receive_timeout_s(timeout_millis)
+        if kept := self.take_kept():
+            return self.table_of(kept)
         self._core.widen(2 * max_messages)
         taken = BatchCollector(max_messages, ANY_BYTES, fills=False)
         self._core.take_into(taken, time.monotonic() + wait_s)
@@ -238,7 +248,35 @@ class Consumer(LazyHandle):
 
         Not part of the official client.
         """
-        return self._tables.add(received_table(parts), parts)
+        typed = self._options.schema.typed
+        if typed is None:
+            return self._tables.add(received_table(parts), parts)
+        try:
+            return self._tables.add(typed_table(parts, typed), parts)
+        except UnreadableRows as found:
+            return self._table_before(parts, found)
+
+    def _table_before(self, parts: Sequence[BlockRows], found: UnreadableRows) -> pa.Table:
+        """Return what comes before rows that cannot be read; raises their error if they are the first.
+
+        The others are kept for the next call.
+        """
+        if found.place:
+            self._kept = list(parts[found.place :])
+            return self.table_of(parts[: found.place])
+        error = found.error.again()
+        if not isinstance(error, SchemaSerializationException):
+            self._kept = list(parts)
+            raise error
+        self._kept = list(parts[1:])
+        block = parts[0].block
+        entry = MessageId(block.partition, block.ledger_id, block.first_entry_id, topic_name=block.topic_name)
+        raise error.of_message(entry if block.is_batch else Message(block, parts[0].rows[0]).message_id())
+
+    def take_kept(self) -> list[BlockRows]:
+        """Return rows that were taken before, and are not handed out yet."""
+        kept, self._kept = self._kept, []
+        return kept
 
     def acknowledge_arrow(self, table: pa.Table) -> None:
         """Acknowledge the rows of a received table or any part of one.

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
+
+from pulsar_ray.format.payload import DecodedBlock
+from pulsar_ray.format.typed_rows import TypedRows
 from pulsar_ray.model.enums import SchemaType
 from pulsar_ray.model.topic_schema import TopicSchema
 
@@ -32,6 +36,11 @@ class SchemaInfo:
 
 class Schema:
     """Base of all schemas: `encode` and `decode` are what a schema of one's own overrides."""
+
+    typed: TypedRows | None = None
+    """The columns that rows share where several are stored together; None: values are bytes."""
+    fields_of: Callable[[Any, str | None, int | None], tuple[str | None, int | None]] | None = None
+    """Returns key and event time of a message, given its value and what was said of them; None: as given."""
 
     def __init__(
         self, record_cls: Any, schema_type: SchemaType, schema_definition: Any, schema_name: str
@@ -63,6 +72,17 @@ class Schema:
         Raises ValueError for a writer's schema that this one cannot read.
         """
         return self.decode
+
+    def rows_reading(self, writer: TopicSchema | None) -> Callable[[pa.RecordBatch], list[Any]] | None:
+        """Return what makes values of rows that share columns; None: each is read alone.
+
+        Raises ValueError for a writer's schema that this one cannot read.
+        """
+        return None
+
+    def values_of_rows(self, decoded: DecodedBlock) -> list[Any]:
+        """Return the values of a block whose rows share columns, None for tombstones."""
+        return [None if data is None else self.decode(data) for data in decoded.values()]
 
     def _check_type_of(self, writer: TopicSchema) -> None:
         own = self._schema_info.schema_type().name

@@ -14,6 +14,7 @@ from pulsar_ray.format.checksum import Buffer
 from pulsar_ray.format.delivery_times import encode_times
 from pulsar_ray.format.metadata import BlockMetadata
 from pulsar_ray.format.payload import encode_batch, encode_rows, encode_single
+from pulsar_ray.format.typed_rows import TypedRows
 from pulsar_ray.model.message_id import DUPLICATE_LEDGER, MessageId, entry_at
 
 logger = logging.getLogger(__name__)
@@ -160,8 +161,11 @@ class Batch:
         producer_name: str,
         codec: int = 0,
         schema_version: bytes | None = None,
+        typed: TypedRows | None = None,
     ) -> list[Buffer]:
         """Encode the block; encoding again gives the same buffers.
+
+        `typed`: values are rows, which share columns.
 
         Raises ValueError for a value out of range.
         """
@@ -173,8 +177,9 @@ class Batch:
             # The dispatcher takes the entry's key from its header; one key for all needs no column.
             key, keys = _shared(keys)
             ordering_key, ordering_keys = _shared(ordering_keys)
+        values = self.values
         payload, columns = encode_rows(
-            self.values,
+            values if typed is None or len(values) == 1 else typed.gathered(values),
             keys=keys,
             ordering_keys=ordering_keys,
             properties=self.properties,

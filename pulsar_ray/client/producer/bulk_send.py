@@ -35,6 +35,7 @@ from pulsar_ray.client.producer.send_callbacks import ErrorCallback
 from pulsar_ray.errors import OperationNotSupported, PulsarException, Result, Timeout
 from pulsar_ray.format.arrow_payload import encode_rows
 from pulsar_ray.format.block import KEY_COLUMN, ORDERING_KEY_COLUMN
+from pulsar_ray.format.columnar import is_columnar, row_bytes
 from pulsar_ray.format.delivery_times import encode_times
 from pulsar_ray.format.metadata import BlockMetadata, encode_producer_fields
 from pulsar_ray.format.payload import encode_batch, encode_table
@@ -166,7 +167,8 @@ class BulkSend:
             )
         if not isinstance(data, (pa.Table, pa.RecordBatch)):
             raise ValueError(f"send_arrow takes a pyarrow Table or RecordBatch, not {type(data).__name__}")
-        table = normalize_table(data)
+        typed = self._options.schema.typed
+        table = normalize_table(data) if typed is None else typed.of_table(data)
         if _DELIVER_AT in table.column_names:
             if deliver_at is not None:
                 raise ValueError("give deliver_at as a column or as an argument, not both")
@@ -228,14 +230,13 @@ class BulkSend:
         return self._partitions[index]
 
     def _add_batch(self, partition: PartitionProducer, batch: pa.RecordBatch) -> None:
-        if batch.num_rows == 1 and partition.queue.state.limits.goes_alone(
-            batch.column("value")[0].as_buffer()
-        ):
-            row = {name: batch.column(name)[0].as_py() for name in batch.schema.names}
+        value = _value_alone(batch) if batch.num_rows == 1 else None
+        if value is not None and partition.queue.state.limits.goes_alone(value):
+            row = {name: batch.column(name)[0].as_py() for name in batch.schema.names if name != "value"}
             properties = dict(row.get("properties") or ())
             due_ms = row.get(_DELIVER_AT, self._due_ms)
             fields = (row.get("key"), row.get("ordering_key"), properties, row.get("event_time"), due_ms)
-            self._add_alone(partition, row["value"], *fields)
+            self._add_alone(partition, bytes(value), *fields)
             return
         payload, columns = encode_table(batch, partition.queue.payload_memory)
         key = batch.column("key")[0].as_py() if columns & KEY_COLUMN else None
@@ -259,8 +260,11 @@ class BulkSend:
         values = as_list("values", values)
         keys, ordering_keys = key_column("partition_keys", keys), key_column("ordering_keys", ordering_keys)
         properties, event_times = property_column(properties), time_column(event_times)
-        encode = self._options.schema.encode
-        if not _is_plain(values):
+        schema = self._options.schema
+        if schema.fields_of is not None:
+            keys, event_times = _fields_of_rows(schema.fields_of, values, keys, event_times)
+        encode = schema.encode
+        if schema.typed is not None or not _is_plain(values):
             values = [None if value is None else encode(value) for value in values]
             if not _is_plain(values):
                 raise ValueError("values must be bytes or None, or what the producer's schema makes bytes of")
@@ -300,8 +304,13 @@ class BulkSend:
                 due_ms = self._due_ms if part[5] is None else due_ms
                 self._add_alone(partition, value, key, ordering, named, event_time, due_ms)
                 continue
+            typed = self._options.schema.typed
             payload, bits = encode_rows(
-                part[0], keys=part[1], ordering_keys=part[2], properties=part[3], event_times=part[4]
+                part[0] if typed is None or end - first == 1 else typed.gathered(part[0]),
+                keys=part[1],
+                ordering_keys=part[2],
+                properties=part[3],
+                event_times=part[4],
             )
             key = part[1][0] if part[1] else None
             ordering = part[2][0] if part[2] else None
@@ -440,6 +449,25 @@ def limits_of(partitions: Sequence[PartitionProducer]) -> BulkLimits:
     """
     states = [partition.queue.state for partition in partitions]
     return next((state.limits.bulk for state in states if state.producer_name), states[0].limits.bulk)
+
+
+def _value_alone(batch: pa.RecordBatch) -> Any:
+    """The payload of the only row, as a message alone has it; None for a tombstone."""
+    column = batch.column("value")
+    return row_bytes(column)[0] if is_columnar(column) else column[0].as_buffer()
+
+
+def _fields_of_rows(
+    fields_of: Callable[[Any, str | None, int | None], tuple[str | None, int | None]],
+    values: Sequence[Any],
+    keys: Sequence[str | None] | None,
+    event_times: Sequence[int | None] | None,
+) -> tuple[list[str | None], list[int | None]]:
+    """The keys and times that values have, where none are given."""
+    none = [None] * len(values)
+    given = zip(values, keys or none, event_times or none, strict=False)
+    found = [(key, at) if value is None else fields_of(value, key, at) for value, key, at in given]
+    return [key or None for key, _ in found], [at for _, at in found]
 
 
 def _pick(column: Sequence[Any] | None, rows: list[int] | None) -> Any:

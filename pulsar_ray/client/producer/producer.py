@@ -82,6 +82,7 @@ class Producer(LazyHandle):
         self._options = options
         self._partitions = partitions
         self._schema = options.schema
+        self._fields_of = options.schema.fields_of
         self._sent_as_given = bytes if type(options.schema) is BytesSchema else None
         self._router: Router = new_router(options, len(partitions))
         self._turns = self._router if isinstance(self._router, BatchTurnsRouter) else None
@@ -168,6 +169,12 @@ class Producer(LazyHandle):
         wrong arguments, TypeError for content of a type the schema does not take; NotAllowedError in a send
         callback, which it would wait for.
         """
+        if content is None or type(content) is self._sent_as_given:
+            value = content
+        else:
+            if self._fields_of is not None:
+                partition_key, event_timestamp = self._fields_of(content, partition_key, event_timestamp)
+            value = self._schema.encode(content)
         given = (
             properties,
             partition_key,
@@ -180,11 +187,6 @@ class Producer(LazyHandle):
             deliver_after,
         )
         fields = None if given == NOTHING_GIVEN else message_fields(*given)
-        value = (
-            content
-            if content is None or type(content) is self._sent_as_given
-            else self._schema.encode(content)
-        )
         if HERE.runs_callbacks:
             ensure_may_wait("send()")
         partition = self._single or self._choose(
@@ -220,6 +222,12 @@ class Producer(LazyHandle):
         A full queue (`max_pending_messages`) waits with `block_if_queue_full`, otherwise the callback gets
         ProducerQueueIsFull. Raises what `send` raises for wrong arguments.
         """
+        if content is None or type(content) is self._sent_as_given:
+            value = content
+        else:
+            if self._fields_of is not None:
+                partition_key, event_timestamp = self._fields_of(content, partition_key, event_timestamp)
+            value = self._schema.encode(content)
         given = (
             properties,
             partition_key,
@@ -234,11 +242,6 @@ class Producer(LazyHandle):
         fields = None if given == NOTHING_GIVEN else message_fields(*given)
         if callback is not None and not callable(callback):
             raise refuse("callback", callback, _ONE_RECEIPT)
-        value = (
-            content
-            if content is None or type(content) is self._sent_as_given
-            else self._schema.encode(content)
-        )
         try:
             partition = self._single or self._choose(
                 value, partition_key, ordering_key, properties, event_timestamp

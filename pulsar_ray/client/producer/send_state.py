@@ -607,6 +607,7 @@ class SendState:
                 producer_name=self.producer_name,
                 codec=codec,
                 schema_version=self.schema_version,
+                typed=self._options.schema.typed,
             )
             numbers.next_seq = seq + batch.entries
             done = partial(batch.complete, self.partition, self._note_stored)

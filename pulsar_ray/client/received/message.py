@@ -99,17 +99,23 @@ class Message:
 
         Raises SchemaSerializationException for one that does not fit. The message can be acknowledged.
         """
-        data = self.block.values[self.row]
-        if data is None:
+        block = self.block
+        data = None if block.is_columnar else block.values[self.row]
+        if data is None and not block.is_columnar:
             return None
         try:
-            return self.block.schema.decode(data)
+            return block.value_of_row(self.row) if data is None else block.schema.decode(data)
         except SchemaSerializationException as error:
             raise error.of_message(self.message_id()) from error.__cause__
 
     def has_null_value(self) -> bool:
         """Whether this is a tombstone, which an empty payload is not."""
-        return self.block.values[self.row] is None
+        block = self.block
+        return (
+            not block.decoded.rows()[self.row].is_valid
+            if block.is_columnar
+            else block.values[self.row] is None
+        )
 
     def properties(self) -> dict[str, str]:
         column = self.block.properties

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pulsar_ray.client.options.schema import BytesSchema, Schema
-from pulsar_ray.client.schemas.readings import WrittenValues
+from pulsar_ray.client.schemas.readings import Unreadable, WrittenValues
 from pulsar_ray.format.block import ARROW, ROW_IS_ENTRY
 from pulsar_ray.format.payload import DecodedBlock
 from pulsar_ray.model.row_ranges import RowFailures
@@ -28,6 +28,7 @@ class ReceivedBlock:
         "first_entry_id",
         "first_sequence_id",
         "is_batch",
+        "is_columnar",
         "keys",
         "ledger_id",
         "message_count",
@@ -42,6 +43,7 @@ class ReceivedBlock:
         "schema_version",
         "sequence_ids",
         "topic_name",
+        "typed_values",
         "values",
     )
 
@@ -77,6 +79,9 @@ class ReceivedBlock:
         self.message_count = header.message_count
         # A batch is one entry whose messages have batch indexes; else every row is an entry of its own.
         self.is_batch = header.payload_format == ARROW and not header.flags & ROW_IS_ENTRY
+        self.is_columnar = decoded.is_columnar
+        self.typed_values: list[Any] | None = None
+        """Of rows that share columns, once one of them is asked for."""
         self.publish_time_ms = header.publish_time_ms
         self.first_sequence_id = header.first_sequence_id
         self.first_chunk: tuple[int, int] | None = None
@@ -92,6 +97,18 @@ class ReceivedBlock:
         column = make(self.decoded)
         setattr(self, name, column)
         return column
+
+    def value_of_row(self, row: int) -> Any:
+        """Return the value of a row that shares columns with others; None for a tombstone.
+
+        Raises SchemaSerializationException for one that does not fit.
+        """
+        if self.typed_values is None:
+            self.typed_values = self.schema.values_of_rows(self.decoded)
+        value = self.typed_values[row]
+        if isinstance(value, Unreadable):
+            raise value.error.again()
+        return value
 
     def failures_of(self, row: int) -> int:
         """How often this very message failed before.
@@ -129,6 +146,8 @@ class ReceivedBlock:
         block.schema = _BYTES_SCHEMA
         block.message_count = 1
         block.is_batch = False
+        block.is_columnar = False
+        block.typed_values = None
         block.publish_time_ms = publish_time_ms
         block.first_chunk = None
         block.first_sequence_id = -1

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
 
 from pulsar_ray.client.options.schema import Schema
 from pulsar_ray.errors import (
@@ -14,8 +17,15 @@ from pulsar_ray.errors import (
     SchemaNotFound,
     SchemaSerializationException,
 )
+from pulsar_ray.format.arrow_types import schema_of
+from pulsar_ray.format.columnar import columns_of
+from pulsar_ray.format.payload import DecodedBlock
+from pulsar_ray.format.typed_rows import TypedRows, rows_of_payloads
+from pulsar_ray.model.enums import SchemaType
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.model.topic_schema import TopicSchema, version_number
+
+logger = logging.getLogger(__name__)
 
 FindSchema = Callable[[str, int], TopicSchema]
 """find(topic, version) asks the registry. Raises SchemaNotFound."""
@@ -68,10 +78,16 @@ class TopicReadings:
         return found
 
 
+class Unreadable(NamedTuple):
+    """Stands for a value that cannot be read."""
+
+    error: PulsarException
+
+
 class WrittenValues:
     """Decodes values that were written with one version of a topic's schema."""
 
-    __slots__ = ("_decode", "_find", "_schema", "_topic", "_written")
+    __slots__ = ("_decode", "_find", "_rows", "_schema", "_topic", "_written")
 
     def __init__(self, topic: str, written: bytes, schema: Schema, find: FindSchema) -> None:
         self._topic = topic
@@ -79,6 +95,7 @@ class WrittenValues:
         self._schema = schema
         self._find = find
         self._decode: Callable[[bytes], Any] | None = None
+        self._rows: Callable[[pa.RecordBatch], list[Any]] | None = None
 
     def decode(self, data: bytes) -> Any:
         """Return the value.
@@ -94,6 +111,58 @@ class WrittenValues:
             raise
         except Exception as error:  # a schema and what it is given may raise anything
             raise self._unreadable(error) from error
+
+    def values_of_rows(self, decoded: DecodedBlock) -> list[Any]:
+        """Return the values of a block whose rows share columns, None for tombstones.
+
+        One that does not fit is an `Unreadable`. Raises as `decode`.
+        """
+        rows = decoded.rows()
+        try:
+            read = self._rows
+            if read is None:
+                read = self._rows = self._schema.rows_reading(self._writer())
+            if read is not None and not rows.null_count:
+                return read(columns_of(rows))
+        except PulsarException:
+            raise
+        except Exception:  # a schema and what it is given may raise anything
+            logger.debug("rows of a block are read one by one", exc_info=True)
+        return [None if data is None else self._value_or_error(data) for data in decoded.values()]
+
+    def read_rows(self, rows: pa.StructArray, typed: TypedRows) -> pa.RecordBatch:
+        """Return rows that share columns as those of a schema. Raises as `decode`."""
+        try:
+            self._check_rows()
+            return typed.read(columns_of(rows))
+        except ValueError as error:
+            raise self._unreadable(error) from error
+
+    def read_payloads(self, payloads: Sequence[bytes | None], typed: TypedRows) -> pa.RecordBatch:
+        """Return payloads of messages alone as columns of a schema, null for tombstones.
+
+        Raises as `decode`.
+        """
+        try:
+            writer = self._check_rows()
+            return typed.read(
+                rows_of_payloads(payloads, typed.schema if writer is None else schema_of(writer.text))
+            )
+        except ValueError as error:
+            raise self._unreadable(error) from error
+
+    def _check_rows(self) -> TopicSchema | None:
+        """Raise ValueError unless the writer's values are rows."""
+        writer = self._writer()
+        if writer is not None and writer.type != SchemaType.ARROW.name:
+            raise ValueError(f"it was written as {writer.type}, and not as {SchemaType.ARROW.name}")
+        return writer
+
+    def _value_or_error(self, data: bytes) -> Any:
+        try:
+            return self.decode(data)
+        except PulsarException as error:
+            return Unreadable(error)
 
     def prepare(self) -> None:
         """Ask the registry now, for values that are read later."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from pulsar_ray.broker.catalog.schemas.avro_types import AvroType, parse_definition
+from pulsar_ray.broker.catalog.schemas.columns import column_misfits
 from pulsar_ray.broker.catalog.schemas.content import AVRO_LIKE
 from pulsar_ray.broker.catalog.schemas.resolution import Effort, Misfit, misfits
 from pulsar_ray.errors import IncompatibleSchema
@@ -112,6 +113,8 @@ def _found(reader: TopicSchema, writer: TopicSchema, effort: Effort) -> list[Mis
         return [Misfit("", f"{writer.type} cannot be read as {reader.type}")]
     if reader.type in AVRO_LIKE:
         return misfits(_parsed(reader.text), _parsed(writer.text), effort)
+    if reader.type == SchemaType.ARROW.name:
+        return column_misfits(reader.text, writer.text)
     if reader.type == KEY_VALUE:
         readers, writers = reader.parts(), writer.parts()
         return [

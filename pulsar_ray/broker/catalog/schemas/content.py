@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from pulsar_ray.broker.catalog.schemas.avro_types import parse_definition, without_doc
 from pulsar_ray.errors import IncompatibleSchema
+from pulsar_ray.format.arrow_types import schema_of, schema_text
 from pulsar_ray.model.enums import SchemaType
 from pulsar_ray.model.topic_schema import KEY_VALUE, MAX_SCHEMA_BYTES, TopicSchema
 
@@ -27,6 +28,7 @@ _TEXTLESS: Final = tuple(
 )
 _WITH_TEXT: Final = (
     *AVRO_LIKE,
+    SchemaType.ARROW.name,
     SchemaType.PROTOBUF.name,
     SchemaType.PROTOBUF_NATIVE.name,
     KEY_VALUE,
@@ -74,6 +76,8 @@ def _check_values(schema: TopicSchema) -> None:
 def _check_text(schema: TopicSchema) -> None:
     if schema.type in AVRO_LIKE:
         parse_definition(json.loads(schema.text))
+    elif schema.type == SchemaType.ARROW.name:
+        schema_of(schema.text)
     elif schema.type == SchemaType.PROTOBUF_NATIVE.name:
         described = json.loads(schema.text)
         if not isinstance(described, dict) or not isinstance(described.get("rootMessageTypeName"), str):
@@ -91,6 +95,8 @@ def canonical(schema: TopicSchema) -> str:
     """
     if schema.type in AVRO_LIKE:
         return json.dumps(without_doc(json.loads(schema.text)), sort_keys=True, separators=(",", ":"))
+    if schema.type == SchemaType.ARROW.name:
+        return schema_text(schema_of(schema.text))
     if schema.type == KEY_VALUE:
         return json.dumps([[part.type, canonical(part)] for part in schema.parts()])
     return "" if schema.type in (*_TEXTLESS, SchemaType.BYTES.name) else schema.text

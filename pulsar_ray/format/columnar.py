@@ -1,0 +1,114 @@
+"""Rows of several messages as columns of their own types, in one payload (ADR 0129).
+
+The first value of such a batch is an Arrow IPC stream of one record batch, a row for each message; the
+other values are empty, and those of tombstones null. Keys, properties and times stand in their columns as in
+all batches, so brokers need not know of it. A message alone has the record batch of its row for a payload,
+without schema and dictionaries.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+
+from pulsar_ray.format.arrow_message import BatchMessage, check_stream
+from pulsar_ray.format.arrow_types import fitted, plain_field
+from pulsar_ray.format.block import VALUE_COLUMN
+from pulsar_ray.format.checksum import Buffer
+
+# Given to every writer: it would look for them in the environment, which must not change what is stored.
+_OPTIONS = pa.ipc.IpcWriteOptions()
+
+
+def is_columnar(values: pa.Array) -> bool:
+    """Whether values are rows, in place of bytes."""
+    return bool(pa.types.is_struct(values.type))
+
+
+def as_value_column(rows: pa.StructArray) -> pa.Array:
+    """Return the stored column of rows; those that are null are tombstones."""
+    batch = columns_of(rows)
+    schema, arrays = batch.schema, [_small(column) for column in batch.columns]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema, options=_OPTIONS) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+    stream = sink.getvalue()
+    offsets = bytearray(4) + stream.size.to_bytes(4, "little") * len(rows)
+    nulls = rows.null_count
+    validity = pa.py_buffer(_bitmap(rows.is_valid())) if nulls else None
+    return pa.Array.from_buffers(pa.binary(), len(rows), [validity, pa.py_buffer(offsets), stream], nulls)
+
+
+def _bitmap(flags: pa.Array) -> bytes:
+    return np.packbits(flags.to_numpy(zero_copy_only=False), bitorder="little").tobytes()
+
+
+def _small(column: pa.Array) -> pa.Array:
+    """A column whose dictionary has no more values than it has rows."""
+    if pa.types.is_dictionary(column.type) and len(column.dictionary) > len(column):
+        return fitted(column.dictionary_decode(), pa.field("", column.type), "")
+    return column
+
+
+def columns_of(rows: pa.StructArray) -> pa.RecordBatch:
+    """Return the columns of rows, null where the whole row is."""
+    return pa.RecordBatch.from_arrays(rows.flatten(), schema=pa.schema(list(rows.type)))
+
+
+def rows_of(batch: pa.RecordBatch, tombstones: pa.Array | None = None) -> pa.StructArray:
+    """Return columns as rows; `tombstones` says of each whether it is none."""
+    return pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema), mask=tombstones)
+
+
+def rows_of_value_column(column: pa.Array) -> pa.StructArray:
+    """Return the rows that a stored column is made of, validated. Raises ValueError."""
+    stored = column.buffers()[2]
+    offsets = memoryview(column.buffers()[1]).cast("i")
+    first, end = offsets[column.offset], offsets[column.offset + len(column)]
+    if stored is None or end != offsets[column.offset + 1]:
+        raise ValueError("bad Arrow: the first value has not all columns")
+    stream = stored.slice(first, end - first)
+    check_stream(stream)
+    try:
+        reader = pa.ipc.open_stream(stream)
+        batch = reader.read_next_batch()
+        batch.validate(full=True)
+    except (pa.ArrowException, OSError, MemoryError, StopIteration) as error:
+        raise ValueError(f"bad Arrow: {error}") from None
+    if batch.num_rows != len(column):
+        raise ValueError(f"the columns have {batch.num_rows} rows instead of {len(column)}")
+    return rows_of(batch, column.is_null() if column.null_count else None)
+
+
+def row_bytes(rows: pa.StructArray) -> list[bytes | None]:
+    """Return each row as the payload of a message alone; None for tombstones."""
+    batch = columns_of(rows)
+    fields = [plain_field(field) for field in batch.schema]
+    arrays = [fitted(column, field, field.name) for column, field in zip(batch.columns, fields, strict=True)]
+    plain = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+    values: list[bytes | None] = [plain.slice(row, 1).serialize().to_pybytes() for row in range(len(rows))]
+    if rows.null_count:
+        present = rows.is_valid().to_pylist()
+        values = [value if is_there else None for value, is_there in zip(values, present, strict=True)]
+    return values
+
+
+def row_of_bytes(payload: Buffer, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the row that is the payload of a message alone, written with this schema. Raises ValueError."""
+    BatchMessage(payload, len(payload), VALUE_COLUMN)
+    try:
+        batch = pa.ipc.read_record_batch(pa.py_buffer(payload), plain_schema(schema))
+        batch.validate(full=True)
+    except (pa.ArrowException, OSError, MemoryError) as error:
+        raise ValueError(f"bad Arrow: {error}") from None
+    if batch.num_rows != 1:
+        raise ValueError(f"the payload has {batch.num_rows} rows instead of one")
+    return batch
+
+
+@lru_cache(maxsize=256)
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """Return a schema as messages alone have it."""
+    return pa.schema([plain_field(field) for field in schema])
