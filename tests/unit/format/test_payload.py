@@ -349,7 +349,7 @@ def test_blocks_a_producer_made_wrongly_are_refused(changed: dict[str, Any]) -> 
         decode_block(bytes(8) + raw(**changed), 8, "a.seg")
 
 
-@pytest.mark.parametrize("changed", [{"payload_format": 2}, {"columns": 64}, {"codec": 5}])
+@pytest.mark.parametrize("changed", [{"payload_format": 2}, {"columns": 128}, {"codec": 5}])
 def test_blocks_of_a_newer_build_are_refused(changed: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedFormatVersion):
         decode_block(raw(**changed))
