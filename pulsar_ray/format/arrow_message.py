@@ -103,7 +103,9 @@ class BatchMessage:
 
 
 def check_stream(stream: Buffer) -> None:
-    """Raise ValueError for a stream that is no schema with dictionaries and one plain record batch.
+    """Raise ValueError for a stream of anything but one plain record batch.
+
+    Its schema and dictionaries stand before it.
 
     Arrow can compress a body's buffers by itself and would then allocate whatever they announce.
     """

@@ -1,4 +1,4 @@
-"""Schemas of rows as text, and columns brought from one of them to another (ADR 0129)."""
+"""Schemas of rows as text, and columns of one as those of another (ADR 0129)."""
 
 from __future__ import annotations
 
@@ -204,7 +204,10 @@ def plain_field(field: pa.Field) -> pa.Field:
 
 
 def stored_field(field: pa.Field) -> pa.Field:
-    """Return the field as rows that share an entry have it: a column may be a dictionary, no part of one."""
+    """Return the field as rows that share an entry have it.
+
+    A column may be a dictionary, but no part of one.
+    """
     kind = field.type
     if pa.types.is_dictionary(kind):
         return pa.field(
@@ -216,9 +219,9 @@ def stored_field(field: pa.Field) -> pa.Field:
 
 
 def fitted(array: pa.Array, target: pa.Field, path: str) -> pa.Array:
-    """Return a column as one of another type: wider, with or without dictionaries, with more or fewer parts.
+    """Return a column as one of another type.
 
-    Parts that are missing are null. Raises ValueError, which names the place, for a value or type that does
+    That is wider, with or without dictionaries, with more or fewer parts. Parts that are missing are null. Raises ValueError, which names the place, for a value or type that does
     not fit.
     """
     kind = target.type
@@ -273,7 +276,10 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _with_children(array: pa.Array, kind: pa.DataType, child: pa.Array, own_buffers: int) -> pa.Array:
-    """The same lists of other items; `array.values` and the like are those of the whole memory."""
+    """The same lists of other items.
+
+    `array.values` and the like are those of the whole memory.
+    """
     buffers = array.buffers()[:own_buffers]
     return pa.Array.from_buffers(kind, len(array), buffers, offset=array.offset, children=[child])
 
@@ -297,7 +303,10 @@ def _fitted_struct(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
 
 
 def null_places(array: pa.Array, field: pa.Field, path: str) -> Iterator[tuple[str, int]]:
-    """Yield the places that have nulls and must have none, each with its first row, -1 within lists."""
+    """Yield the places that have nulls and must have none, with their first row.
+
+    It is -1 within lists.
+    """
     if not field.nullable and array.null_count:
         yield path, array.is_null().index(pa.scalar(True)).as_py()
     kind = field.type

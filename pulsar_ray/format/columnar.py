@@ -96,7 +96,10 @@ def row_bytes(rows: pa.StructArray) -> list[bytes | None]:
 
 
 def row_of_bytes(payload: Buffer, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the row that is the payload of a message alone, written with this schema. Raises ValueError."""
+    """Return the row that is the payload of a message alone.
+
+    It was written with this schema. Raises ValueError.
+    """
     BatchMessage(payload, len(payload), VALUE_COLUMN)
     try:
         batch = pa.ipc.read_record_batch(pa.py_buffer(payload), plain_schema(schema))

@@ -21,7 +21,7 @@ from pulsar_ray.format.table import IGNORED_COLUMNS, SENT_COLUMNS, normalize_tab
 TOMBSTONE: Final = "tombstone"
 """A column of tables: whether a message is one, and has no row."""
 OWN: Final = "__"
-"""Stands before the name of a message's own column where a row has a column of that name."""
+"""Stands before the name of a message's column where rows have one of that name."""
 _MAX_DICTIONARY_BYTES: Final = 64 * 1024
 _MESSAGE_COLUMNS: Final = frozenset({*SENT_COLUMNS, *IGNORED_COLUMNS, TOMBSTONE} - {"value"})
 
@@ -91,7 +91,7 @@ class TypedRows:
     # --- tables that are sent ---------------------------------------------------------------------
 
     def of_table(self, data: pa.Table | pa.RecordBatch) -> pa.Table:
-        """Return a table with rows as its column value, and the messages' other columns as they are stored.
+        """Return a table with rows as its column value, and the stored other columns.
 
         Columns of smaller types are made wider, and those that are missing null. Raises ValueError, which
         names the column, its type and the row, for what does not fit.
@@ -223,9 +223,9 @@ def nulls_of(schema: pa.Schema, rows: int) -> pa.RecordBatch:
 
 
 def rows_of_payloads(payloads: Sequence[Any], writer: pa.Schema) -> pa.RecordBatch:
-    """Return payloads of messages alone, written with this schema, as columns; None is a row of nulls.
+    """Return payloads of messages alone as columns; None is a row of nulls.
 
-    Raises ValueError for a payload that is none.
+    They were written with this schema. Raises ValueError for a payload that is none.
     """
     batches = [
         nulls_of(plain_schema(writer), 1) if payload is None else row_of_bytes(payload, writer)

@@ -29,7 +29,10 @@ _Change = Callable[[Any], Any] | None
 
 
 class _Column(NamedTuple):
-    """A field of a class; `write` and `read` change its values where they are no plain ones."""
+    """A field of a class.
+
+    `write` and `read` change its values where they are no plain ones.
+    """
 
     field: pa.Field
     keyword: str
@@ -98,7 +101,7 @@ def _columns(kind: Any, outer: tuple[Any, ...]) -> list[_Column]:
 
 
 def _of_hint(hint: Any, where: str, outer: tuple[Any, ...]) -> tuple[pa.DataType, bool, _Change, _Change]:  # noqa: PLR0911 - one for each kind of type
-    """The type of a hint, whether it may be None, and how values change on their way there and back."""
+    """The type of a hint, whether it may be None, and how its values change."""
     if typing.get_origin(hint) is typing.Annotated:
         inner, *extras = typing.get_args(hint)
         chosen = next((extra for extra in extras if isinstance(extra, pa.DataType)), None)

@@ -1,4 +1,4 @@
-"""Values that are rows of columns: dicts or objects of a class, stored as Arrow (ADR 0129)."""
+"""Values that are rows of columns, as dicts or objects of a class (ADR 0129)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["ArrowSchema", "PlainRows", "row_values", "rows_reading"]
 
 
 class ArrowSchema(Schema):
-    """Values that are rows of a `pa.Schema`, which share columns with other rows in what is stored.
+    """Values that are rows of a `pa.Schema`, stored as columns.
 
     `send` takes dicts, `send_arrow` a table with these columns, and `receive_arrow` returns one. Of a
     dataclass or a pydantic model, whose columns follow from its hints, values are its objects. `key` names a
@@ -100,7 +100,10 @@ class ArrowSchema(Schema):
         return decode
 
     def values_of(self, batch: pa.RecordBatch) -> list[Any]:
-        """Return rows of any version as dicts or objects. Raises ValueError for columns that do not fit."""
+        """Return rows of any version as dicts or objects.
+
+        Raises ValueError for columns that do not fit.
+        """
         read = self.typed.read(batch)
         self.typed.check_nulls(read.columns)
         values = row_values(read)

@@ -14,7 +14,10 @@ import pyarrow as pa
 from pulsar_ray.format.arrow_types import joined
 
 Take = Callable[[Any, str], Any]
-"""take(value, place) checks a value and returns it as Arrow takes it. Raises TypeError and ValueError."""
+"""take(value, place) checks a value and returns it as Arrow takes it.
+
+Raises TypeError and ValueError.
+"""
 Give = Callable[[Any], Any]
 _FLOAT_LIMITS = {16: 65504.0, 32: 3.4028234663852886e38, 64: math.inf}
 
@@ -270,7 +273,10 @@ _SCALARS = tuple(sorted(_SCALARS, key=lambda each: each[0] is not pa.types.is_de
 
 
 def python_values(column: pa.Array) -> list[Any]:
-    """Return a column's values: dicts for structs and maps, times cut to microseconds, None for nulls."""
+    """Return a column's values.
+
+    Structs and maps are dicts, and times are cut to microseconds.
+    """
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         # Through numpy objects: before pyarrow 25, to_pylist takes 20 times as long.

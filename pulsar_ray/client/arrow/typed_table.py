@@ -68,7 +68,10 @@ def typed_table(parts: Sequence[BlockRows], typed: TypedRows) -> pa.Table:
 
 
 def _runs(parts: Sequence[BlockRows]) -> Iterator[tuple[int, list[BlockRows]]]:
-    """Pieces of a table: blocks whose rows share columns, and neighbouring single messages of a version."""
+    """Yield pieces of a table with the place of their first block.
+
+    A block whose rows share columns is one, and so are neighbouring single messages of a version.
+    """
     place = 0
     for _, run in groupby(enumerate(parts), lambda each: _run_key(*each)):
         found = [part for _, part in run]

@@ -257,7 +257,9 @@ class Consumer(LazyHandle):
             return self._table_before(parts, found)
 
     def _table_before(self, parts: Sequence[BlockRows], found: UnreadableRows) -> pa.Table:
-        """Return what comes before rows that cannot be read; raises their error if they are the first.
+        """Return what comes before rows that cannot be read.
+
+        Raises their error if they are the first.
 
         The others are kept for the next call.
         """

@@ -40,7 +40,9 @@ class Schema:
     typed: TypedRows | None = None
     """The columns that rows share where several are stored together; None: values are bytes."""
     fields_of: Callable[[Any, str | None, int | None], tuple[str | None, int | None]] | None = None
-    """Returns key and event time of a message, given its value and what was said of them; None: as given."""
+    """Returns key and event time of a message with this value.
+
+    It is given what was said of them. None: that is all."""
 
     def __init__(
         self, record_cls: Any, schema_type: SchemaType, schema_definition: Any, schema_name: str

@@ -452,7 +452,7 @@ def limits_of(partitions: Sequence[PartitionProducer]) -> BulkLimits:
 
 
 def _value_alone(batch: pa.RecordBatch) -> Any:
-    """The payload of the only row, as a message alone has it; None for a tombstone."""
+    """The payload that the only row has alone; None for a tombstone."""
     column = batch.column("value")
     return row_bytes(column)[0] if is_columnar(column) else column[0].as_buffer()
 
