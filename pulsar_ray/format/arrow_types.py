@@ -221,8 +221,8 @@ def stored_field(field: pa.Field) -> pa.Field:
 def fitted(array: pa.Array, target: pa.Field, path: str) -> pa.Array:
     """Return a column as one of another type.
 
-    That is wider, with or without dictionaries, with more or fewer parts. Parts that are missing are null. Raises ValueError, which names the place, for a value or type that does
-    not fit.
+    That is wider, with or without dictionaries, with more or fewer parts, of which missing ones are null.
+    Raises ValueError, which names the place, for a value or type that does not fit.
     """
     kind = target.type
     if array.type.equals(kind):
