@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 from weakref import WeakSet
 
@@ -15,6 +16,7 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from pulsar_ray.admin.admin import Admin
 from pulsar_ray.data.planning.broker_planner import BrokerPlanner
 from pulsar_ray.data.planning.plan import (
     BoundArgument,
@@ -28,6 +30,7 @@ from pulsar_ray.data.planning.plan import (
 from pulsar_ray.data.reading.block_schema import BLOCK_SCHEMA, as_columns, block_columns
 from pulsar_ray.data.reading.readers import READERS, BlockForm
 from pulsar_ray.data.reading.rows import BLOCK_BYTES, check_block_bytes, ipc_stream
+from pulsar_ray.data.reading.topic_versions import typed_topics, whole_topics
 from pulsar_ray_spark.handover import frame_of_blocks, hand_over, releasing
 from pulsar_ray_spark.partitions import partitions_of
 from pulsar_ray_spark.running import check_session, naming_a_stop
@@ -51,6 +54,7 @@ def read(
     value_type: Bytes = "binary",
     schema: StructType | str | None = None,
     avro_schema: str | None = None,
+    typed: bool = False,
     mode: Mode = "permissive",
     planner: RangePlanner | None = None,
     block_bytes: int = BLOCK_BYTES,
@@ -74,6 +78,10 @@ def read(
     fit is null in `mode` "permissive", its bytes stand in a last column `_corrupt_record`; "drop" leaves its
     row out; "fail" looks at all values before this returns, and raises SchemaMismatch.
 
+    With `typed` the schema is the topic's newest one, and each value is read by the version that wrote it:
+    fields that it lacks have the newest schema's defaults. Reasons stand behind `_corrupt_record`, in
+    `_corrupt_reason`. The values of topics without a schema stay bytes.
+
     Raises InvalidConfiguration for a wrong bound, column, size, type or schema, DataLost if messages from
     `start`, an id, on are trimmed (with `fail_on_data_loss=False` what is left is read), SparkStopped,
     SparkNotUsable for a session that RayDP has not started here, TopicNotFound, CorruptData, WrongNode and
@@ -82,7 +90,7 @@ def read(
     check_session(spark)
     topics, wanted = as_topics(topic), as_columns(columns)
     check_block_bytes(block_bytes)
-    values = as_value_form(spark, key_type, value_type, schema, avro_schema, mode)
+    values = as_value_form(spark, key_type, value_type, schema, avro_schema, mode, is_typed=typed)
     read_columns = values.columns_to_read(wanted)
     now_ms = time.time_ns() // 1_000_000
     first, last = as_bound(start, now_ms), as_bound(end, now_ms)
@@ -91,6 +99,11 @@ def read(
     with planner.plan(topics, first, last) as plan:
         if fail_on_data_loss:
             check_nothing_lost(plan.lost)
+        if typed:
+            with Admin() as admin:
+                found = typed_topics(admin, whole_topics(topics, plan.ranges))
+            values = replace(values, typed=found)
+            read_columns = values.columns_to_read(wanted)
         frame = read_ranges(spark, plan.ranges, read_columns, block_bytes, values).frame
         return values.applied(frame, wanted) if values != AS_STORED else frame
 
@@ -114,7 +127,7 @@ def read_ranges(
     Rows are in the order of the ranges; the types of `values` are still to be applied. The files may go when
     this returns. Raises SparkStopped.
     """
-    form = BlockForm(block_bytes, block_columns(columns), values.avro_schema)
+    form = BlockForm(block_bytes, block_columns(columns), values.avro_schema, values.typed)
     sources = list(dict.fromkeys((each.topic, each.partition) for each in ranges))
     numbers = [sources.index((each.topic, each.partition)) for each in ranges]
     blocks = READERS.read(ranges, numbers, form)

@@ -13,6 +13,8 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from pulsar_ray.data.reading.avro_values import CORRUPT_COLUMN, AvroValues
+from pulsar_ray.data.reading.topic_versions import TypedTopics
+from pulsar_ray.data.reading.typed_values import REASON_COLUMN
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray_spark.errors import SchemaMismatch
 from pulsar_ray_spark.handover import release
@@ -26,18 +28,27 @@ _PLACE = ("topic", "ledger_id", "entry_id", "batch_index")
 
 @dataclass(frozen=True)
 class ValueForm:
-    """How keys and values appear; at most one of `json` and `avro` is given."""
+    """How keys and values appear; at most one of `json`, `avro_schema` and `typed` is given."""
 
     key_type: Bytes = "string"
     value_type: Bytes = "binary"
     json: StructType | None = None
     avro_schema: str | None = None
     mode: Mode = "permissive"
+    typed: TypedTopics | None = None
 
     @property
     def is_typed(self) -> bool:
-        """Whether values are structs."""
-        return self.json is not None or self.avro_schema is not None
+        """Whether values have types of their own."""
+        return self.json is not None or self.avro_schema is not None or self.typed is not None
+
+    @property
+    def _unread_columns(self) -> list[StructField]:
+        """The columns that readers add, for values that they cannot read."""
+        corrupt, reason = StructField(CORRUPT_COLUMN, BinaryType()), StructField(REASON_COLUMN, StringType())
+        if self.typed is not None:
+            return [corrupt, reason]
+        return [corrupt] if self.avro_schema is not None else []
 
     def columns_to_read(self, columns: Sequence[str]) -> tuple[str, ...]:
         """The columns of a message that those of the DataFrame are made of.
@@ -59,16 +70,20 @@ class ValueForm:
         return self.stored_struct(block_struct(columns))
 
     def stored_struct(self, plain: StructType) -> StructType:
-        """Spark's schema of rows whose values readers have given the Avro schema's types."""
-        if self.avro_schema is None:
+        """Spark's schema of rows whose values readers have given the types of a schema."""
+        if self.typed is not None:
+            kind = self.typed.type
+        elif self.avro_schema is not None:
+            kind = AvroValues(self.avro_schema).type
+        else:
             return plain
-        values = StructField("value", from_arrow_type(AvroValues(self.avro_schema).type))
+        values = StructField("value", from_arrow_type(kind))
         fields = [values if field.name == "value" else field for field in plain]
-        return StructType([*fields, StructField(CORRUPT_COLUMN, BinaryType())])
+        return StructType([*fields, *self._unread_columns])
 
     def made_columns(self, columns: Sequence[str]) -> list[str]:
         """The columns to make of blocks."""
-        return [*columns, CORRUPT_COLUMN] if self.avro_schema is not None else list(columns)
+        return [*columns, *(field.name for field in self._unread_columns)]
 
     def applied(self, messages: DataFrame, columns: Sequence[str]) -> DataFrame:
         """Give keys and values their types, and treat mismatches as `mode` says.
@@ -86,7 +101,8 @@ class ValueForm:
         if self.mode == "drop":
             typed = typed.where(~mismatched)
         shown = [F.col(name) if name == "value" else self._plain(name) for name in columns]
-        return typed.select(*shown, *([F.col(CORRUPT_COLUMN)] if self.mode == "permissive" else []))
+        added = [field.name for field in self._unread_columns] or [CORRUPT_COLUMN]
+        return typed.select(*shown, *(map(F.col, added) if self.mode == "permissive" else []))
 
     def _plain(self, name: str) -> Column:
         if name == "key" and self.key_type == "binary":
@@ -107,6 +123,8 @@ def as_value_form(
     schema: StructType | str | None,
     avro_schema: str | None,
     mode: str,
+    *,
+    is_typed: bool = False,
 ) -> ValueForm:
     """Normalise the arguments of a read. Raises InvalidConfiguration for a wrong one."""
     for name, given in (("key_type", key_type), ("value_type", value_type)):
@@ -114,9 +132,10 @@ def as_value_form(
             raise InvalidConfiguration(f"{name}={given!r}: give 'binary' or 'string'")
     if mode not in ("permissive", "drop", "fail"):
         raise InvalidConfiguration(f"mode={mode!r}: give 'permissive', 'drop' or 'fail'")
-    if (schema is not None) + (avro_schema is not None) + (value_type != "binary") > 1:
+    if (schema is not None) + (avro_schema is not None) + (value_type != "binary") + is_typed > 1:
         raise InvalidConfiguration(
-            "schema (of JSON values), avro_schema and value_type='string' exclude each other: give one"
+            "schema (of JSON values), avro_schema, typed=True and value_type='string' exclude each other: "
+            "give one"
         )
     json = None if schema is None else _json_schema(spark, schema)
     if avro_schema is not None:
@@ -169,17 +188,26 @@ def _failing(messages: DataFrame, mismatched: Column) -> DataFrame:
         place = F.concat(F.concat_ws(":", *_PLACE[1:]), F.lit(" of "), F.col("topic"))
     else:
         place = F.concat(F.lit("in "), F.input_file_name())
-    text = F.concat(F.lit("the value of message "), place, F.lit(f" does not fit the schema: {_MODES}"))
+    why = (
+        F.concat(F.lit(" ("), F.col(REASON_COLUMN), F.lit(")"))
+        if REASON_COLUMN in messages.columns
+        else F.lit("")
+    )
+    parts = ("the value of message ", " does not fit the schema", f": {_MODES}")
+    begin, middle, end = map(F.lit, parts)
+    text = F.concat(begin, place, middle, why, end)
     refused = F.raise_error(text).cast(messages.schema["value"].dataType)
     return messages.withColumn("value", F.when(mismatched, refused).otherwise(F.col("value")))
 
 
 def _refuse_any(mismatched: DataFrame) -> None:
-    found = mismatched.select(*_PLACE).limit(1).collect()
+    told = [name for name in mismatched.columns if name in (*_PLACE, REASON_COLUMN)]
+    found = mismatched.select(told).limit(1).collect()
     if found:
         release(mismatched)
         row = found[0]
+        why = f" ({row[REASON_COLUMN]})" if REASON_COLUMN in mismatched.columns else ""
         raise SchemaMismatch(
             f"the value of message {row.ledger_id}:{row.entry_id}:{row.batch_index} of {row.topic} does not "
-            f"fit the schema: {_MODES}"
+            f"fit the schema{why}: {_MODES}"
         )

@@ -34,6 +34,8 @@ from pulsar_ray.data.reading.block_schema import BLOCK_COLUMNS
 from pulsar_ray.data.reading.kept_memory import KeptMemory
 from pulsar_ray.data.reading.rows import BLOCK_BYTES, encode_blocks
 from pulsar_ray.data.reading.segments import stored_rows
+from pulsar_ray.data.reading.topic_versions import TypedTopics
+from pulsar_ray.data.reading.typed_values import encode_typed_blocks
 from pulsar_ray.errors import PulsarException
 
 LESS_AT_ONCE = (
@@ -48,12 +50,13 @@ _IN_HAND = 2
 class BlockForm(NamedTuple):
     """How blocks are made: of about so many bytes, with these columns of BLOCK_SCHEMA.
 
-    Values are read with the Avro schema, if there is one.
+    Values are read with the Avro schema, or by the versions of their topics, if there are such.
     """
 
     bytes: int = BLOCK_BYTES
     columns: tuple[str, ...] = BLOCK_COLUMNS
     avro_schema: str | None = None
+    typed: TypedTopics | None = None
 
 
 class _Summary(NamedTuple):
@@ -95,6 +98,9 @@ class RangeReader:
 
 def _encoded(read_range: ReadRange, source: int, form: BlockForm) -> Iterator[tuple[bytes, int]]:
     rows = stored_rows(read_range)
+    if form.typed is not None:
+        typed = form.typed.of(read_range.topic)
+        return encode_typed_blocks(rows, source, form.bytes, form.columns, typed)
     if form.avro_schema is None:
         stored_bytes = sum(segment.end_offset - segment.offset for segment in read_range.segments)
         return encode_blocks(rows, source, form.bytes, form.columns, stored_bytes)

@@ -29,12 +29,15 @@ class BatchRunner:
         columns: Sequence[str],
         values: ValueForm,
         function: Callable[[DataFrame, int], Any],
+        values_of: Callable[[Sequence[ReadRange]], ValueForm] | None = None,
     ) -> None:
+        """`values_of` tells anew for each batch how its values appear, if that can change."""
         self._spark = spark
         self._topics = topics
         self._columns = columns
         self._values = values
         self._function = function
+        self._values_of = values_of or (lambda _: values)
         self._is_cancelled = threading.Event()
 
     def run(self, batch: PlannedBatch) -> int:
@@ -49,9 +52,10 @@ class BatchRunner:
             ranges: list[ReadRange] = []
             for partition, (first, end) in sorted(batch.ranges.items()):
                 ranges += leases.enter_context(self._topics.leased(partition, first, end))
-            columns = self._values.columns_to_read(self._columns)
+            values = self._values_of(ranges)
+            columns = values.columns_to_read(self._columns)
             read = tried_while_full(
-                lambda: read_ranges(self._spark, ranges, columns, values=self._values), self._pause
+                lambda: read_ranges(self._spark, ranges, columns, values=values), self._pause
             )
         try:
             with naming_a_stop(self._spark):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -17,8 +18,9 @@ from pulsar_ray.admin.admin import Admin
 from pulsar_ray.client.client import Client
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.data.planning.broker_planner import BrokerPlanner
-from pulsar_ray.data.planning.plan import Bound, BoundArgument, Topics, as_bound, as_topics
+from pulsar_ray.data.planning.plan import Bound, BoundArgument, ReadRange, Topics, as_bound, as_topics
 from pulsar_ray.data.reading.block_schema import as_columns
+from pulsar_ray.data.reading.topic_versions import typed_topics, whole_topics
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray_spark.rounds.plan_log import check_name
 from pulsar_ray_spark.rounds.topic_source import TopicSource, full_names
@@ -49,6 +51,7 @@ class StreamReader:
     values: ValueForm = AS_STORED
     function: Callable[[DataFrame, int], Any] | None = None
     when: Trigger = _AT_ONCE
+    is_typed: bool = False
 
     def foreach_batch(self, function: Callable[[DataFrame, int], Any]) -> StreamReader:
         """Have `function(frame, batch_id)` called with each batch.
@@ -100,7 +103,12 @@ class StreamReader:
             )
             planner = BrokerPlanner.on(admin.cluster)
             topics = QueryTopics(admin, source, planner, may_lose=not self.fail_on_data_loss)
-            runner = BatchRunner(self.spark, topics, self.columns, self.values, self.function)
+            values, values_of = self.values, None
+            if self.is_typed:
+                names = whole_topics(source.partitions(), ())
+                values = replace(values, typed=typed_topics(admin, names))
+                values_of = partial(_with_versions, admin, values)
+            runner = BatchRunner(self.spark, topics, self.columns, values, self.function, values_of)
             identity = QueryIdentity(self.name, str(uuid.uuid4()), full_names(self.topics))
             batches = MicroBatches(identity, topics, log, runner.run, self.limits, clock)
             batches.begin(self.first)
@@ -118,6 +126,7 @@ def read_stream(
     value_type: Bytes = "binary",
     schema: StructType | str | None = None,
     avro_schema: str | None = None,
+    typed: bool = False,
     mode: Mode = "permissive",
     max_messages_per_trigger: int | None = None,
     max_bytes_per_trigger: int | None = None,
@@ -130,7 +139,8 @@ def read_stream(
     from their start. Under a known `name` the query goes on where it was; `start` counts for a new name.
     Frames have `columns` of MESSAGE_SCHEMA (None: all), with keys and values of the types that `key_type`,
     `value_type`, `schema`, `avro_schema` and `mode` say, as in `read`; values that do not fit in mode "fail"
-    end the query with SchemaMismatch before the function has their batch. A batch has up to
+    end the query with SchemaMismatch before the function has their batch. With `typed` the columns are those
+    of the newest schema when the query starts; later versions are read as that one. A batch has up to
     `max_messages_per_trigger` messages and `max_bytes_per_trigger` bytes as they are stored, spread over
     partitions, but at least one message.
 
@@ -144,8 +154,12 @@ def read_stream(
     """
     check_name(name)
     wanted = as_columns(columns)
-    values = as_value_form(spark, key_type, value_type, schema, avro_schema, mode)
+    values = as_value_form(spark, key_type, value_type, schema, avro_schema, mode, is_typed=typed)
     values.columns_to_read(wanted)
+    if typed and "value" not in wanted:
+        raise InvalidConfiguration(
+            f"columns={list(wanted)} has no 'value', and typed=True: name it, or leave typed out"
+        )
     return StreamReader(
         spark,
         name,
@@ -156,4 +170,13 @@ def read_stream(
         fail_on_data_loss,
         service_url,
         values,
+        is_typed=typed,
     )
+
+
+def _with_versions(admin: Admin, values: ValueForm, ranges: Sequence[ReadRange]) -> ValueForm:
+    """Return the form with the versions that producers have registered by now."""
+    if values.typed is None:
+        return values
+    topics = whole_topics([each.topic for each in ranges], ())
+    return replace(values, typed=values.typed.with_versions_of(admin, topics))

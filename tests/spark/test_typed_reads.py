@@ -1,0 +1,169 @@
+"""A topic with three versions of its schema, as columns of the newest one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from pulsar_ray import Client
+from pulsar_ray.admin.admin import Admin
+from pulsar_ray.schema import AvroSchema, JsonSchema, Schema, StringSchema
+from pulsar_ray_spark import read, read_stream, releasing
+from pulsar_ray_spark.errors import SchemaMismatch
+
+PAID = datetime(2026, 1, 2, 3, 4, 5, 6, timezone.utc)
+
+
+@dataclass
+class Place:
+    x: int = 0
+
+
+@dataclass
+class FirstOrder:
+    item: str = ""
+    gone: str = ""
+    place: Place | None = None
+
+
+@dataclass
+class FarPlace:
+    x: int = 0
+    y: float = 0.5
+
+
+@dataclass
+class SecondOrder:
+    item: str = ""
+    count: int = 1
+    place: FarPlace | None = None
+
+
+@dataclass
+class ThirdOrder:
+    item: str = ""
+    count: int = 2
+    place: FarPlace | None = None
+    paid: datetime | None = None
+    tags: dict[str, int] | None = None
+
+
+ROWS = [
+    ("a", 2, (1, 0.5), None, None),
+    ("b", 7, None, None, None),
+    ("c", 3, (4, 5.0), PAID, {"t": 1}),
+]
+
+
+def send(client: Client, topic: str, schema: Schema, *values: Any) -> None:
+    producer = client.create_producer(topic, schema=schema)
+    for value in values:
+        producer.send(value)
+    producer.close()
+
+
+def send_three_versions(client: Client, topic: str, kind: Any) -> None:
+    send(client, topic, kind(FirstOrder), FirstOrder("a", "g", Place(1)))
+    send(client, topic, kind(SecondOrder), SecondOrder("b", 7))
+    send(client, topic, kind(ThirdOrder), ThirdOrder("c", 3, FarPlace(4, 5.0), PAID, {"t": 1}))
+
+
+def rows_of(frame: DataFrame) -> list[Any]:
+    fields = frame.selectExpr("value.*", "unix_micros(value.paid) AS micros")
+    return [
+        (
+            row.item,
+            row["count"],
+            None if row.place is None else tuple(row.place),
+            None if row.micros is None else PAID.replace(microsecond=row.micros % 1_000_000),
+            row.tags,
+        )
+        for row in fields.collect()
+    ]
+
+
+@pytest.mark.parametrize("kind", [AvroSchema, JsonSchema])
+def test_three_versions_in_one_read_are_columns_of_the_newest(
+    spark: SparkSession, client: Client, topic: str, kind: Any
+) -> None:
+    send_three_versions(client, topic, kind)
+    with releasing(read(spark, topic, columns=["value"], typed=True)) as frame:
+        assert frame.columns == ["value", "_corrupt_record", "_corrupt_reason"]
+        types = {field.name: field.dataType.simpleString() for field in frame.schema["value"].dataType}
+        assert types == {
+            "item": "string",
+            "count": "bigint",
+            "place": "struct<x:bigint,y:double>",
+            "paid": "timestamp",
+            "tags": "map<string,bigint>",
+        }
+        assert rows_of(frame) == ROWS
+        assert frame.where("_corrupt_reason IS NOT NULL").count() == 0
+    batches: list[list[Any]] = []
+    query = (
+        read_stream(
+            spark, topic, name=f"typed-{topic}", start="earliest", columns=["value"], typed=True, mode="drop"
+        )
+        .foreach_batch(lambda batch, _: batches.append(rows_of(batch)))
+        .trigger(available_now=True)
+        .start()
+    )
+    query.await_termination()
+    assert [row for batch in batches for row in batch] == ROWS
+
+
+def test_values_that_do_not_fit_are_kept_left_out_or_refused(
+    spark: SparkSession, client: Client, topic: str
+) -> None:
+    send(client, topic, JsonSchema(FirstOrder), FirstOrder("a"))
+    with Admin() as admin:
+        admin.schemas.upload(topic, JsonSchema(SecondOrder))
+    untyped = client.create_producer(topic)
+    for payload in (b"{", json.dumps({"item": "b", "count": "x"}).encode(), b'{"item": "c", "count": 4}'):
+        untyped.send(payload)
+    untyped.close()
+    columns = ["value", "entry_id"]
+    with releasing(read(spark, topic, columns=columns, typed=True)) as frame:
+        rows = frame.orderBy("entry_id").collect()
+    assert [row.value and (row.value.item, row.value["count"]) for row in rows] == [
+        ("a", 1),
+        None,
+        None,
+        ("c", 4),
+    ]
+    assert [row["_corrupt_record"] and bytes(row["_corrupt_record"]) for row in rows] == [
+        None,
+        b"{",
+        b'{"item": "b", "count": "x"}',
+        None,
+    ]
+    assert rows[2]["_corrupt_reason"] == (
+        "without a version, read by the newest: ValueError: count is 'x', and no long"
+    )
+    with releasing(read(spark, topic, columns=columns, typed=True, mode="drop")) as frame:
+        assert frame.columns == columns
+        assert frame.count() == 2
+    with pytest.raises(
+        SchemaMismatch, match=rf"the value of message .* of .*{topic} .*read by the newest: .*drop"
+    ):
+        read(spark, topic, columns=columns, typed=True, mode="fail")
+
+
+def test_topics_without_a_schema_stay_bytes_and_texts_are_a_column(
+    spark: SparkSession, client: Client, topic: str
+) -> None:
+    untyped = client.create_producer(topic)
+    untyped.send(b"\xff")
+    untyped.close()
+    with releasing(read(spark, topic, columns=["value"], typed=True)) as frame:
+        assert frame.dtypes == [("value", "binary")]
+        assert bytes(frame.collect()[0].value) == b"\xff"
+    send(client, f"{topic}-texts", StringSchema(), "ä")
+    with releasing(read(spark, f"{topic}-texts", columns=["value"], typed=True, mode="drop")) as frame:
+        assert frame.dtypes == [("value", "string")]
+        assert frame.collect()[0].value == "ä"
