@@ -188,7 +188,7 @@ class Resolution(NamedTuple):
     """How columns that a version wrote become columns of another one."""
 
     written: pa.DataType
-    """What is read of payloads: the parts that are wanted, without logical types but decimals."""
+    """The parts of payloads that are wanted, without logical types but decimals."""
     convert: Callable[[pa.Array], pa.Array]
     """Raises ValueError, which names the field, for values that do not fit."""
 
@@ -308,7 +308,7 @@ def _written_type(node: Node) -> pa.DataType:
 def _part(
     part: NodeField, found: Resolution | None, kind: pa.DataType, path: str
 ) -> Callable[[pa.Array | None, int, int], pa.Array]:
-    """Return what makes a field's column: of the written one, rows, and how many of these are null."""
+    """Return a function that makes a field's column: of the written one, rows, and how many of these are null."""
     has_default = part.default is not _NOTHING
     default = pa.scalar(None, kind)
     if has_default and part.default is not None:

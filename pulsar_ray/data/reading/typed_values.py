@@ -121,7 +121,7 @@ class TypedValues:
         pieces.append(found)
 
     def _read_of(self, version: bytes) -> Read | str:
-        """What reads a version, or the reason why nothing does."""
+        """Return a function that reads a version, or the reason why nothing does."""
         target = self._versions.target
         number = version_number(version)
         if not version:
@@ -280,7 +280,10 @@ def _arrow_parses(written: Node, kind: pa.DataType, *, is_java: bool) -> bool:
 
 
 def _json_value(node: Node, *, is_java: bool) -> Callable[[Any, str], Any]:
-    """What makes values of JSON those that pyarrow takes. Raises ValueError, which names the field."""
+    """Return a function that makes values of JSON those that pyarrow takes.
+
+    It raises ValueError, which names the field.
+    """
     if node.kind == "record":
         fields = {each.name: _json_value(each.node, is_java=is_java) for each in node.fields}
 
