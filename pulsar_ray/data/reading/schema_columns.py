@@ -308,7 +308,10 @@ def _written_type(node: Node) -> pa.DataType:
 def _part(
     part: NodeField, found: Resolution | None, kind: pa.DataType, path: str
 ) -> Callable[[pa.Array | None, int, int], pa.Array]:
-    """Return a function that makes a field's column: of the written one, rows and nulls among them."""
+    """Return a function that makes a field's column.
+
+    It is given the written one, the number of rows, and how many of these are null.
+    """
     has_default = part.default is not _NOTHING
     default = pa.scalar(None, kind)
     if has_default and part.default is not None:

@@ -18,7 +18,7 @@ from pulsar_ray.model.topic_schema import TopicSchema
 
 @dataclass(frozen=True)
 class TypedTopics:
-    """The schema that values of some topics are read as, and the versions of each topic."""
+    """The schema that values of topics are read as, and the versions of each."""
 
     topic: str
     """A topic whose newest schema it is."""
@@ -49,7 +49,7 @@ def whole_topics(topics: Topics, ranges: Iterable[ReadRange]) -> list[str]:
 
 
 def typed_topics(admin: Admin, topics: Iterable[str]) -> TypedTopics | None:
-    """Ask the registry how to read topics as columns of their newest schema; None where none has one.
+    """Ask the registry how to read topics; None where none has a schema.
 
     Raises InvalidConfiguration for topics whose newest schemas have different columns, or none.
     """

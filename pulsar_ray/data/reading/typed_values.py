@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from pulsar_ray.data.reading.avro_values import CORRUPT_COLUMN
+from pulsar_ray.data.reading.row_columns import groups_of, payloads_reading, rows_conversion, rows_type
 from pulsar_ray.data.reading.rows import StoredRows, ipc_stream, message_batches
 from pulsar_ray.data.reading.schema_columns import Node, parse_definition, resolve
 from pulsar_ray.errors import InvalidConfiguration
@@ -39,7 +40,7 @@ Read = Callable[[pa.Array], pa.Array]
 
 @dataclass(frozen=True)
 class TopicVersions:
-    """The schema that a topic's values are read as, and those that they were written with."""
+    """The schema that values are read as, and those that wrote them."""
 
     target: TopicSchema
     written: Mapping[int, TopicSchema]
@@ -56,6 +57,9 @@ class TypedValues:
         self.type = column_type(topic, versions.target)
         """The Arrow type of values."""
         self._reads: dict[bytes, Read | str] = {}
+        self._conversion: Read | None = None
+        self.is_columnar = versions.target.type == "ARROW"
+        """Whether rows of a topic may be columns before they are read."""
 
     def decode(self, values: pa.Array, versions: pa.Array) -> tuple[pa.Array, dict[int, str]]:
         """Read values by the versions beside them; null is null.
@@ -85,6 +89,27 @@ class TypedValues:
         taken = np.full(len(values), -1, np.int64)
         taken[order] = np.arange(len(order))
         return columns.take(pa.array(taken, mask=taken < 0)), reasons
+
+    def rows_of(self, stored: StoredRows) -> tuple[pa.Array, dict[int, str], list[bytes | None] | None]:
+        """Read the values of stored rows, without making payloads of those that are columns.
+
+        Returns the columns, the reasons of those that cannot be read, and payloads where there are such.
+        """
+        count, version = stored.stop - stored.start, stored.block.metadata.schema_version or b""
+        if not stored.block.is_columnar:
+            payloads = stored.block.values()[stored.start : stored.stop]
+            versions = pa.repeat(pa.scalar(version, pa.binary()), count)
+            return *self.decode(pa.array(payloads, pa.binary()), versions), payloads
+        rows = stored.block.rows()
+        rows = rows if len(rows) == count else rows.slice(stored.start, count)
+        read = self._conversion or rows_conversion(self._versions.target)
+        self._conversion = read
+        pieces: list[pa.Array] = []
+        reasons: dict[int, str] = {}
+        self._read_all(read, rows, 0, pieces, reasons)
+        said = {row: f"{_said(version)}: {reason}"[:_MAX_REASON] for row, reason in reasons.items()}
+        values = stored.block.values()[stored.start : stored.stop] if reasons else None
+        return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces), said, values
 
     def _of_version(self, version: bytes, values: pa.Array, rows: Any) -> tuple[pa.Array, dict[int, str]]:
         said = _said(version)
@@ -148,6 +173,8 @@ def column_type(topic: str, schema: TopicSchema) -> pa.DataType:
     if schema.type == "STRING":
         return pa.utf8()
     try:
+        if schema.type == "ARROW":
+            return rows_type(schema)
         if schema.type in _RECORDS:
             return parse_definition(schema.text).arrow_type()
         raise ValueError(f"values of type {schema.type} are no columns")
@@ -169,6 +196,8 @@ def _reading(writer: TopicSchema, target: TopicSchema) -> Read:
         return lambda payloads: _checked(payloads.cast(pa.utf8()))
     if writer.type in _NUMBERS:
         return _number_reading(*_NUMBERS[writer.type])
+    if writer.type == "ARROW":
+        return payloads_reading(writer, target)
     written, wanted = parse_definition(writer.text), parse_definition(target.text)
     if writer.type == "AVRO":
         return _avro_reading(writer, written, wanted)
@@ -347,17 +376,47 @@ def typed_batches(
     rows: Iterable[StoredRows], source: int, block_bytes: int, columns: Sequence[str], typed: TypedValues
 ) -> Iterator[pa.RecordBatch]:
     """Yield all rows as `message_batches` does, with typed values, CORRUPT_COLUMN and REASON_COLUMN."""
+    if typed.is_columnar:
+        yield from _columnar_batches(rows, source, block_bytes, columns, typed)
+        return
     read = columns if "schema_version" in columns else (*columns, "schema_version")
     for batch in message_batches(rows, source, block_bytes, read):
         values = batch.column("value")
         found, reasons = typed.decode(values, batch.column("schema_version"))
-        fields = [batch.schema.field(name) for name in columns]
-        arrays = [batch.column(name) for name in columns]
-        place = list(columns).index("value")
-        fields[place], arrays[place] = pa.field("value", typed.type), found
-        fields += [pa.field(CORRUPT_COLUMN, pa.binary()), pa.field(REASON_COLUMN, pa.utf8())]
-        arrays += _unread(values, reasons)
-        yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+        yield _with_values(batch, columns, found, _unread(values, reasons))
+
+
+def _columnar_batches(
+    rows: Iterable[StoredRows], source: int, block_bytes: int, columns: Sequence[str], typed: TypedValues
+) -> Iterator[pa.RecordBatch]:
+    others = [name for name in columns if name != "value"] or ["source"]
+    for group in groups_of(rows, block_bytes):
+        parts = list(message_batches(group, source, columns=others))
+        batch = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+        found, reasons, payloads = [], {}, {}
+        first = 0
+        for stored in group:
+            read, said, values = typed.rows_of(stored)
+            found.append(read)
+            for row, reason in said.items():
+                reasons[first + row] = reason
+                payloads[first + row] = values[row] if values is not None else None
+            first += stored.stop - stored.start
+        joined = found[0] if len(found) == 1 else pa.concat_arrays(found)
+        unread = pa.array([payloads.get(row) for row in range(first)], pa.binary()) if reasons else joined
+        yield _with_values(batch, columns, joined, _unread(unread, reasons))
+
+
+def _with_values(
+    batch: pa.RecordBatch, columns: Sequence[str], values: pa.Array, unread: list[pa.Array]
+) -> pa.RecordBatch:
+    fields, arrays = [], []
+    for name in columns:
+        is_value = name == "value"
+        fields.append(pa.field("value", values.type) if is_value else batch.schema.field(name))
+        arrays.append(values if is_value else batch.column(name))
+    fields += [pa.field(CORRUPT_COLUMN, pa.binary()), pa.field(REASON_COLUMN, pa.utf8())]
+    return pa.RecordBatch.from_arrays([*arrays, *unread], schema=pa.schema(fields))
 
 
 def _unread(values: pa.Array, reasons: Mapping[int, str]) -> list[pa.Array]:

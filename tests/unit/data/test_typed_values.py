@@ -13,8 +13,18 @@ import pyarrow as pa
 import pytest
 from fastavro import parse_schema, schemaless_writer
 
-from pulsar_ray.data.reading.typed_values import TopicVersions, TypedValues
+from pulsar_ray.data.reading.rows import StoredRows
+from pulsar_ray.data.reading.typed_values import (
+    CORRUPT_COLUMN,
+    REASON_COLUMN,
+    TopicVersions,
+    TypedValues,
+    typed_batches,
+)
 from pulsar_ray.errors import InvalidConfiguration
+from pulsar_ray.format.arrow_types import schema_text
+from pulsar_ray.format.metadata import BlockMetadata
+from pulsar_ray.format.payload import decode_block, encode_batch, encode_rows, encode_single
 from pulsar_ray.model.topic_schema import TopicSchema, version_bytes
 from pulsar_ray.schema import JsonSchema
 
@@ -322,3 +332,77 @@ def test_plain_types_are_a_column_without_fields(kind: str, payload: bytes, valu
 def test_texts_that_are_no_definitions_are_refused(text: str) -> None:
     with pytest.raises(InvalidConfiguration, match="the schema of t has no columns"):
         TypedValues("t", TopicVersions(TopicSchema("AVRO", text), {}))
+
+
+def columnar(first: int, rows: pa.Array, version: int) -> StoredRows:
+    payload, columns = encode_rows(rows)
+    buffers = encode_batch(
+        payload,
+        columns,
+        message_count=len(rows),
+        incarnation=1,
+        entry_seq=first,
+        first_sequence_id=first,
+        last_sequence_id=first + len(rows) - 1,
+        publish_time_ms=1,
+        metadata=BlockMetadata(schema_version=version_bytes(version)),
+    )
+    return StoredRows(decode_block(b"".join(buffers)), 5, first, 0, len(rows))
+
+
+def alone(first: int, payload: bytes | None, version: int) -> StoredRows:
+    buffers = encode_single(
+        payload,
+        incarnation=1,
+        entry_seq=first,
+        sequence_id=first,
+        publish_time_ms=1,
+        metadata=BlockMetadata(schema_version=version_bytes(version)),
+    )
+    return StoredRows(decode_block(b"".join(buffers)), 5, first, 0, 1)
+
+
+def test_rows_stored_by_column_are_read_as_the_newest_columns() -> None:
+    first = pa.schema([("id", pa.int32()), ("gone", pa.utf8())])
+    second = pa.schema(
+        [
+            ("id", pa.int64()),
+            ("state", pa.dictionary(pa.int8(), pa.utf8())),
+            ("at", pa.timestamp("ns")),
+            ("parts", pa.list_(pa.struct([("n", pa.uint32()), ("day", pa.date64())]))),
+        ]
+    )
+    schemas = {number: TopicSchema("ARROW", schema_text(each)) for number, each in enumerate((first, second))}
+    typed = TypedValues("rows", TopicVersions(schemas[1], schemas))
+    assert typed.type == pa.struct(
+        [
+            ("id", pa.int64()),
+            ("state", pa.utf8()),
+            ("at", pa.timestamp("us", "UTC")),
+            ("parts", pa.list_(pa.struct([("n", pa.int64()), ("day", pa.date32())]))),
+        ]
+    )
+    new = {"id": 3, "state": "x", "at": 1_000_001_001, "parts": [{"n": 4, "day": date(2026, 1, 2)}]}
+    new_rows = pa.array([new, None], pa.struct(list(second)))
+    payload = pa.RecordBatch.from_pylist([{"id": 9, "gone": "g"}], schema=first).serialize().to_pybytes()
+    stored = [
+        columnar(0, pa.array([{"id": 1, "gone": "g"}, {"id": 2, "gone": None}], pa.struct(list(first))), 0),
+        columnar(2, new_rows, 1),
+        alone(4, payload, 0),
+        alone(5, b"damaged", 1),
+        alone(6, None, 1),
+        columnar(7, pa.array([{"id": "text"}], pa.struct([("id", pa.utf8())])), 1),
+    ]
+    (batch,) = typed_batches(stored, 0, 1 << 20, ("value", "entry_id"), typed)
+    batch.validate(full=True)
+    rows = batch.column("value").to_pylist()
+    at = datetime(1970, 1, 1, 0, 0, 1, 1, timezone.utc)
+    nothing = {"state": None, "at": None, "parts": None}
+    assert rows[:2] == [{"id": 1, **nothing}, {"id": 2, **nothing}]
+    assert rows[2:5] == [{**new, "at": at}, None, {"id": 9, **nothing}]
+    assert rows[5:] == [None, None, None]
+    assert batch.column(CORRUPT_COLUMN).to_pylist()[5] == b"damaged"
+    reasons = batch.column(REASON_COLUMN).to_pylist()
+    assert [*reasons[:5], reasons[6]] == [None] * 6
+    assert reasons[5] == "version 1: MetadataCutOff: bad Arrow: IPC metadata is cut off"
+    assert "column 'id' of type string cannot be made int64" in reasons[7]
