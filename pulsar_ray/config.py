@@ -51,6 +51,7 @@ SCHEMA_COMPATIBILITY = (
 SUBSCRIPTION_TYPES = ("Exclusive", "Shared", "Failover", "Key_Shared")
 
 _BYTES_PER_ACTIVE_ACTOR = 80 * MIB  # about 70 MB each, and room for what it reads and writes
+OFF = "off"
 _PORT_RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?\Z", re.ASCII)
 _MAX_INT32 = 2**31 - 1
 
@@ -250,6 +251,7 @@ class Settings:
     )
     metrics_max_subscriptions: int = setting(200, "the same for its subscriptions", minimum=0)
     tcp_port_range: str = setting("0", "TCP ports actors listen on: 'first-last', or 0 for any")
+    http_listen: str = setting("off", "where HTTP is served: 'port' on 127.0.0.1, or 'host:port'")
     lane_buffer_budget_bytes: int = setting(
         64 * MIB,
         "received bytes an actor holds before it stops reading; a connection: half",
@@ -276,6 +278,7 @@ class Settings:
             object.__setattr__(self, field.name, checked(field, getattr(self, field.name)))
         object.__setattr__(self, "data_dir", _absolute(self.data_dir))
         self.tcp_ports()
+        self.http_address()
         self.subscription_types()
         self._check_pairs()
         self._refuse_not_yet()
@@ -351,6 +354,20 @@ class Settings:
             return first, last
         raise InvalidConfiguration(
             f"tcp_port_range is {self.tcp_port_range!r}: give '0', a port, or 'first-last' within 1 to 65535"
+        )
+
+    def http_address(self) -> tuple[str, int] | None:
+        """Host and port of http_listen; None if HTTP is not served.
+
+        Port 0 stands for any free one.
+        """
+        if self.http_listen == OFF:
+            return None
+        host, _, port = self.http_listen.rpartition(":")
+        if port.isascii() and port.isdigit() and int(port) <= 65_535:
+            return host.strip("[]") or "127.0.0.1", int(port)
+        raise InvalidConfiguration(
+            f"http_listen is {self.http_listen!r}: give 'off', a port within 0 to 65535, or 'host:port'"
         )
 
     def subscription_types(self) -> frozenset[str]:

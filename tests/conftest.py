@@ -42,6 +42,7 @@ _SHARE_RAY = {
         "test_delayed_delivery",
         "test_forgotten_in_tasks",
         "test_health",
+        "test_http",
         "test_leaving",
         "test_publishers",
         "test_queue",

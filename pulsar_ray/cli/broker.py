@@ -17,6 +17,7 @@ from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.cli.watching.progress import ShownProgress, progress
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import ConnectError, DataDirectoryInUse, NotAllowedError, WrongNode
+from pulsar_ray.gateway.gateway_actor import start_gateway
 from pulsar_ray.launch.broker_token import token_file
 from pulsar_ray.launch.connect import join_ray
 from pulsar_ray.launch.embedded import EmbeddedRecord, read_record, stop_embedded
@@ -50,6 +51,13 @@ _rebuild = click.option(
 )
 
 
+_http = click.option(
+    "--http",
+    metavar="[HOST:]PORT",
+    help="Serve HTTP there, on 127.0.0.1 unless a host is given; 0 is any free port.",
+)
+
+
 @click.command()
 @click.option("--data-dir", type=click.Path(file_okay=False), help="Where it keeps everything.")
 @click.option(
@@ -65,9 +73,15 @@ _rebuild = click.option(
     is_flag=True,
     help="Serve a store of a Ray cluster that is no more, alone and from now on.",
 )
+@_http
 @pass_target
 def standalone(
-    target: Target, data_dir: str | None, idle_seconds: float, rebuild_catalog: bool, take_over: bool
+    target: Target,
+    data_dir: str | None,
+    idle_seconds: float,
+    rebuild_catalog: bool,
+    take_over: bool,
+    http: str | None,
 ) -> None:
     """Run an embedded broker in the foreground, with a Ray of its own.
 
@@ -78,7 +92,7 @@ def standalone(
     Example:
       pulsar-ray standalone --data-dir ./data
     """
-    settings = _settings(target, data_dir)
+    settings = _settings(target, data_dir, http)
     record = read_record(Path(settings.data_dir))
     if record is not None:
         raise DataDirectoryInUse(
@@ -89,10 +103,12 @@ def standalone(
         take_over_store(Path(settings.data_dir))
     say(f"starting a broker on {settings.data_dir} ...")
 
-    def ready(shown: ShownProgress, record: EmbeddedRecord) -> None:
+    def ready(shown: ShownProgress, record: EmbeddedRecord, http_url: str) -> None:
         shown.end()
         for line in _how_to_connect(settings.data_dir, record):
             write_line(line)
+        if http_url:
+            write_line(f"HTTP           {http_url}")
 
     word = StartPermission(may_found=True, may_rebuild=rebuild_catalog)
     with progress("starting Ray and the broker") as shown:
@@ -102,8 +118,9 @@ def standalone(
         raise click.exceptions.Exit(INTERRUPTED)
 
 
-def _settings(target: Target, data_dir: str | None) -> Settings:
-    return Settings.load(data_dir=data_dir or target.data_dir)
+def _settings(target: Target, data_dir: str | None, http: str | None = None) -> Settings:
+    settings = Settings.load(data_dir=data_dir or target.data_dir)
+    return settings if http is None else settings.replace(http_listen=http)
 
 
 def _how_to_connect(data_dir: str, record: EmbeddedRecord) -> list[str]:
@@ -136,6 +153,7 @@ def _how_to_connect(data_dir: str, record: EmbeddedRecord) -> list[str]:
     metavar="SECONDS",
     help="How long Ray may take to come up first, as when both start at boot.",
 )
+@_http
 @pass_target
 def start(
     target: Target,
@@ -143,6 +161,7 @@ def start(
     rebuild_catalog: bool,
     expect_stores: int | None,
     wait_for_ray: float,
+    http: str | None,
 ) -> None:
     """Start the broker on the Ray cluster that runs here.
 
@@ -151,7 +170,7 @@ def start(
     nodes are empty it begins a new broker, with a store on each of them and its catalog on the head node;
     nodes that join later are taken in after `pulsar-ray init-store`.
     """
-    settings = _settings(target, data_dir)
+    settings = _settings(target, data_dir, http)
     with progress("waiting for Ray"):
         _join_ray(target.service_url, wait_for_ray)
     with progress("starting the broker"):
@@ -175,6 +194,8 @@ def start(
     )
     write_line(f"the catalog of topics is on {described['catalog_host']}")
     write_line("connect with pulsar_ray.Client() on any node of the cluster")
+    if settings.http_address():
+        write_line(f"HTTP is served at {start_gateway(settings)}")
     if not _report_stores(described):
         say("`pulsar-ray wait` waits until all stores serve")
 

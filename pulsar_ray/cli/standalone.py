@@ -27,6 +27,7 @@ from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.broker.serving.logs.log_lines import LogContext
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import ConnectError, PulsarException
+from pulsar_ray.gateway.gateway_actor import start_gateway
 from pulsar_ray.launch.broker_place import BrokerPlace
 from pulsar_ray.launch.embedded import EmbeddedRecord, record_failure
 from pulsar_ray.launch.own_ray import ended_ray_process, start_ray, stop_ray
@@ -61,15 +62,15 @@ def serve(
     word: StartPermission,
     *,
     idle_seconds: float,
-    on_ready: Callable[[EmbeddedRecord], None],
+    on_ready: Callable[[EmbeddedRecord, str], None],
 ) -> int:
     """Serve until a signal, or until nobody has used the broker for `idle_seconds`.
 
     Returns the signal's number, or 0.
 
-    0 idle seconds stand for ever. `word` says what may be made, `on_ready` is called once it serves. Raises
-    what is wrong with the data directory, also if it goes while the broker serves, and ConnectError when Ray
-    has ended under it.
+    0 idle seconds stand for ever. `word` says what may be made, `on_ready` is called once it
+    serves, with the address of HTTP or "". Raises what is wrong with the data directory, also if it goes
+    while the broker serves, and ConnectError when Ray has ended under it.
     """
     _raise_at_signals()
     # Files made here are closed to other users, as are those of its Ray's processes.
@@ -85,7 +86,7 @@ def serve(
         start_broker(settings, word)
         record = place.offer(address, dashboard_url)
         undo.callback(place.leave)
-        on_ready(record)
+        on_ready(record, start_gateway(settings) if settings.http_address() else "")
         _wait_until_idle(place, settings.data_dir, idle_seconds)
     except _Stop as stop:
         return stop.number
@@ -140,8 +141,8 @@ def main() -> int:
     return 0
 
 
-def _log_ready(data_dir: str, record: EmbeddedRecord) -> None:
-    event(logger, "serves %s at %s", data_dir, record.address)
+def _log_ready(data_dir: str, record: EmbeddedRecord, http_url: str) -> None:
+    event(logger, "serves %s at %s%s", data_dir, record.address, f", and {http_url}" if http_url else "")
     if record.open_to:
         logger.warning("%s", record.open_to)
 

@@ -12,9 +12,16 @@ from pulsar_ray.launch.clean_start import start_from_clean_process
 from pulsar_ray.launch.kill_actors import kill_actors
 from pulsar_ray.transport.actor_names import CONTROLLER, NAMESPACE
 from pulsar_ray.transport.ray_calls import translated
-from pulsar_ray.transport.this_ray import has_runtime_env, is_own_ray, is_ray_of_this_job, running_names
+from pulsar_ray.transport.this_ray import (
+    has_runtime_env,
+    is_own_ray,
+    is_ray_of_this_job,
+    node_id,
+    running_names,
+)
 
 STOP_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 60.0
 
 
 def start_broker(settings: Settings, word: StartPermission | None = None) -> dict[str, Any]:
@@ -36,6 +43,23 @@ def start_broker(settings: Settings, word: StartPermission | None = None) -> dic
     from pulsar_ray.launch.bring_up import bring_up  # noqa: PLC0415
 
     return bring_up(settings, word)
+
+
+def start_beside(cls: type[Any], name: str, *arguments: Any) -> Any:
+    """Start a detached actor beside the broker, or find the one of that name.
+
+    It runs on this node. Returns what its `ready` returns; raises what that raises, and then the actor is not
+    there. It restarts by itself, and ends with `stop_broker`.
+    """
+    from pulsar_ray.actors.options import create  # noqa: PLC0415 - as above
+
+    actor = create(cls, name, node_id(), *arguments)
+    try:
+        with translated(f"starting {name}"):
+            return ray.get(actor.ready.remote(), timeout=START_TIMEOUT_S)
+    except BaseException:
+        ray.kill(actor)
+        raise
 
 
 def stop_broker() -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 NAMESPACE = "pulsar_ray"
 CONTROLLER = "pulsar_ray-controller"
+GATEWAY = "pulsar_ray-http"
 _DURABLE = " -> "
 _READERS = " => "
 _TRACKER = " ~> "

@@ -47,6 +47,7 @@ LAYERS = (
     ("launch",),
     ("client", "asyncio", "exceptions", "functions", "schema", "tableview"),
     ("admin", "monitoring"),
+    ("gateway",),
     ("data", "cli", "queue", "serve", "testing"),
 )
 RANK = {unit: rank for rank, units in enumerate(LAYERS) for unit in units}

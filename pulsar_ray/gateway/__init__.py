@@ -1,0 +1,1 @@
+"""HTTP for those outside Ray: Pulsar's administration by REST, and its WebSocket API."""

@@ -1,0 +1,80 @@
+"""The application: all routes over one Admin and one Client."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from aiohttp import web
+
+from pulsar_ray.admin.admin import Admin
+from pulsar_ray.asyncio.client import Client
+from pulsar_ray.errors import PulsarException
+from pulsar_ray.gateway.calls import Calls
+from pulsar_ray.gateway.policy_routes import PolicyRoutes
+from pulsar_ray.gateway.produce import ProduceRoutes
+from pulsar_ray.gateway.replies import own_pages_only, typed_errors
+from pulsar_ray.gateway.schema_routes import SchemaRoutes
+from pulsar_ray.gateway.tenancy import BrokerRoutes, NamespaceRoutes, TenantRoutes
+from pulsar_ray.gateway.topics import TopicRoutes
+from pulsar_ray.gateway.websocket import WebSocketRoutes
+
+BODY_BYTES = 6 << 20
+"""A payload of 5 MiB and what else a message has."""
+HEADER_BYTES = 16 << 10
+CONNECTIONS = 2000
+DRAIN_S = 10.0
+
+
+class Gateway:
+    """Serves HTTP on one address. All its methods are called on one event loop.
+
+    It holds nothing that outlives a request but producers that may be used again, 64 at most.
+    """
+
+    def __init__(self, admin: Admin, client: Client) -> None:
+        self._client = client
+        self._calls = Calls(admin)
+        self._sockets = WebSocketRoutes(self._calls, client)
+        self._runner: web.AppRunner | None = None
+        self.url = ""
+
+    async def listen(self, host: str, port: int) -> None:
+        """Accept connections; port 0 is any free one. Raises OSError where the address is taken."""
+        self._runner = web.AppRunner(
+            self._application(),
+            max_line_size=HEADER_BYTES,
+            max_field_size=HEADER_BYTES,
+            handler_cancellation=True,
+            shutdown_timeout=DRAIN_S,
+        )
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host, port, backlog=CONNECTIONS)
+        await site.start()
+        bound = self._runner.addresses[0]
+        name = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
+        self.url = f"http://{name}:{bound[1]}"
+
+    async def close(self) -> None:
+        """Take no more requests, and end those under way, for ten seconds at most."""
+        await self._sockets.close()
+        if self._runner is not None:
+            await self._runner.cleanup()
+        self._calls.close()
+        with suppress(PulsarException, asyncio.TimeoutError):
+            await self._client.close()
+
+    def _application(self) -> web.Application:
+        application = web.Application(middlewares=[typed_errors, own_pages_only], client_max_size=BODY_BYTES)
+        for routes in (
+            SchemaRoutes(self._calls),
+            PolicyRoutes(self._calls),
+            TopicRoutes(self._calls, lambda: self.url),
+            NamespaceRoutes(self._calls),
+            TenantRoutes(self._calls),
+            BrokerRoutes(self._calls, lambda: self.url),
+            ProduceRoutes(self._calls, self._client),
+            self._sockets,
+        ):
+            routes.add_to(application.router)
+        return application

@@ -1,0 +1,107 @@
+"""Calls of the administration, on a few threads, and the names that requests give."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from aiohttp import web
+
+from pulsar_ray.admin.admin import Admin
+from pulsar_ray.gateway.replies import Mapped, Refusal, status_of, text_of
+from pulsar_ray.model.message_id import MessageId
+
+T = TypeVar("T")
+CALLS_AT_ONCE = 16
+WAITING_CALLS = 256
+
+TOPIC = "{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
+NAMESPACE = "{tenant}/{namespace}"
+_LATEST = 2**63 - 1
+_PARTITION = re.compile(r"(.+)-partition-(\d+)\Z")
+
+
+class Calls:
+    """Runs calls of an Admin on a few threads.
+
+    It refuses calls with 503 while too many wait."""
+
+    def __init__(self, admin: Admin) -> None:
+        self.admin = admin
+        self._threads = ThreadPoolExecutor(CALLS_AT_ONCE, "pulsar-ray-http")
+        self._asked = 0
+
+    async def __call__(
+        self, function: Callable[..., T], *arguments: Any, mapped: tuple[Mapped, ...] = (), **named: Any
+    ) -> T:
+        """Call `function`, and return what it returns.
+
+        Raises Refusal with the status of `mapped` for errors that are listed there.
+        """
+        if self._asked >= CALLS_AT_ONCE + WAITING_CALLS:
+            raise Refusal(503, f"{self._asked} calls are under way or wait: try again")
+        self._asked += 1
+        try:
+            call = functools.partial(function, *arguments, **named)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        except Exception as error:
+            if any(isinstance(error, one.error) for one in mapped):
+                raise Refusal(status_of(error, mapped), text_of(error)) from error
+            raise
+        finally:
+            self._asked -= 1
+
+    def close(self) -> None:
+        """Take no more calls; those under way come to their ends."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def topic_of(request: web.Request) -> str:
+    """Return the full name of the topic in a path."""
+    of = request.match_info
+    return f"{of['domain']}://{of['tenant']}/{of['namespace']}/{of['topic']}"
+
+
+def namespace_of(request: web.Request) -> str:
+    """Return the namespace in a path."""
+    return f"{request.match_info['tenant']}/{request.match_info['namespace']}"
+
+
+def partition_of(topic: str) -> int:
+    """Return the number in a partition's name, -1 in any other."""
+    found = _PARTITION.match(topic)
+    return int(found[2]) if found else -1
+
+
+def described_id(message_id: MessageId) -> dict[str, int]:
+    """Return a message id as Pulsar's REST writes it."""
+    described = {
+        "ledgerId": message_id.ledger_id(),
+        "entryId": message_id.entry_id(),
+        "partitionIndex": message_id.partition(),
+        "batchIndex": message_id.batch_index(),
+    }
+    return described if message_id.batch_index() < 0 else {**described, "batchSize": message_id.batch_size()}
+
+
+def given_id(body: Any, topic: str) -> MessageId:
+    """Return the message id of a JSON body. Raises Refusal unless it is one."""
+    if body in ("earliest", "latest"):
+        return MessageId.earliest if body == "earliest" else MessageId.latest
+    if not isinstance(body, dict):
+        raise Refusal(400, f"{str(body)[:100]!r} is no message id: send ledgerId and entryId")
+    numbers = [body.get(name, -1) for name in ("partitionIndex", "ledgerId", "entryId", "batchIndex")]
+    if any(type(number) is not int for number in numbers) or not {"ledgerId", "entryId"} <= body.keys():
+        raise Refusal(400, f"{str(body)[:200]} is no message id: send ledgerId and entryId as whole numbers")
+    partition, ledger_id, entry_id, batch_index = numbers
+    if (ledger_id, entry_id) == (-1, -1):
+        return MessageId.earliest
+    if (ledger_id, entry_id) == (_LATEST, _LATEST):
+        return MessageId.latest
+    if partition < 0:
+        partition = partition_of(topic)
+    return MessageId(partition, ledger_id, entry_id, batch_index)

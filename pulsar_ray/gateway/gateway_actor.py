@@ -1,0 +1,91 @@
+"""The gateway as an actor beside the broker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+
+from pulsar_ray.actors.broker_process import begin_broker_process, say_serving
+from pulsar_ray.actors.ray_actors import OwnRayActor
+from pulsar_ray.admin.admin import Admin
+from pulsar_ray.asyncio.client import Client
+from pulsar_ray.config import Settings
+from pulsar_ray.errors import InvalidConfiguration
+from pulsar_ray.gateway.application import Gateway
+from pulsar_ray.launch.start import start_beside
+from pulsar_ray.transport.actor_names import GATEWAY
+
+
+class GatewayActor:
+    """Serves HTTP where the setting `http_listen` says; begins to by itself, also after a crash.
+
+    It keeps nothing: what is under way when it dies is repeated by those who asked, as after any lost
+    connection.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        begin_broker_process("http", settings)
+        self._settings = settings
+        self._began_s = time.monotonic()
+        self._starting = asyncio.Lock()
+        self._gateway: Gateway | None = None
+        OwnRayActor().call("ready")
+
+    async def ready(self) -> str:
+        """Serve from now on, and return the address. Raises InvalidConfiguration where it is taken."""
+        async with self._starting:
+            if self._gateway is None:
+                self._gateway = await self._listen()
+                say_serving(self._began_s, self._gateway.url)
+        return self._gateway.url
+
+    async def _listen(self) -> Gateway:
+        address = self._settings.http_address()
+        if address is None:
+            raise InvalidConfiguration("http_listen is off: give a port, or 'host:port'")
+        gateway = Gateway(Admin(), Client())
+        try:
+            await gateway.listen(*address)
+        except OSError as error:
+            await gateway.close()
+            raise InvalidConfiguration(
+                f"http_listen is {self._settings.http_listen!r}, where nothing can listen: "
+                f"{error.strerror or error}"
+            ) from None
+        return gateway
+
+    async def probe(self) -> int:
+        """Return the process id."""
+        return os.getpid()
+
+    async def shutdown(self) -> None:
+        """End what is under way, and listen no more."""
+        if self._gateway is not None:
+            gateway, self._gateway = self._gateway, None
+            with contextlib.suppress(asyncio.TimeoutError):
+                await gateway.close()
+
+
+def start_gateway(settings: Settings) -> str:
+    """Serve HTTP beside the broker of this Ray, on this node, and return the address.
+
+    Where it is served already, that address. Raises InvalidConfiguration where nothing can listen.
+    """
+    address = settings.http_address()
+    if address is not None and not address[1]:
+        # A process that takes its place after a crash has to listen where it did.
+        settings = settings.replace(http_listen=_free(address[0]))
+    url: str = start_beside(GatewayActor, GATEWAY, settings)
+    return url
+
+
+def _free(host: str) -> str:
+    """Return the host with a port that is free now."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.bind((host, 0))
+        port = probe.getsockname()[1]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

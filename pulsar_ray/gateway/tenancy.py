@@ -1,0 +1,236 @@
+"""Tenants, namespaces, and what stands for clusters and brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import web
+
+from pulsar_ray import __version__
+from pulsar_ray.errors import InvalidConfiguration, InvalidTopicName, NotAllowedError, TopicNotFound
+from pulsar_ray.gateway.calls import NAMESPACE, Calls, namespace_of
+from pulsar_ray.gateway.replies import Mapped, Refusal, body_of, done, flag_of, found, nothing_like
+
+CLUSTER = "standalone"
+"""There is one cluster; scripts that name Pulsar's default find it."""
+_NAMESPACE = f"/admin/v2/namespaces/{NAMESPACE}"
+_NOT_VALID = (Mapped(InvalidTopicName, 412), Mapped(InvalidConfiguration, 412))
+
+
+class TenantRoutes:
+    """Routes of tenants, each a call of `Admin.tenants`."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._call = calls
+        self._tenants = calls.admin.tenants
+
+    def add_to(self, router: web.UrlDispatcher) -> None:
+        """Add the routes."""
+        router.add_get("/admin/v2/tenants", self.list)
+        one = "/admin/v2/tenants/{tenant}"
+        router.add_get(one, self.get)
+        router.add_put(one, self.create)
+        router.add_post(one, self.update)
+        router.add_delete(one, self.delete)
+
+    async def list(self, request: web.Request) -> web.Response:
+        """List the tenants."""
+        return found(await self._call(self._tenants.list))
+
+    async def get(self, request: web.Request) -> web.Response:
+        """Return the roles and clusters of a tenant."""
+        info = await self._call(self._tenants.get, request.match_info["tenant"])
+        return found({"adminRoles": info["admin_roles"], "allowedClusters": info["allowed_clusters"]})
+
+    async def create(self, request: web.Request) -> web.Response:
+        """Create a tenant."""
+        info = _given(await body_of(request, dict, {}))
+        mapped = (Mapped(NotAllowedError, 409), *_NOT_VALID)
+        await self._call(self._tenants.create, request.match_info["tenant"], **info, mapped=mapped)
+        return done()
+
+    async def update(self, request: web.Request) -> web.Response:
+        """Replace the roles and clusters of a tenant."""
+        info = _given(await body_of(request, dict))
+        await self._call(self._tenants.update, request.match_info["tenant"], **info, mapped=_NOT_VALID)
+        return done()
+
+    async def delete(self, request: web.Request) -> web.Response:
+        """Delete a tenant."""
+        force, tenant = flag_of(request, "force"), request.match_info["tenant"]
+        await self._call(self._tenants.delete, tenant, force, mapped=(Mapped(NotAllowedError, 409),))
+        return done()
+
+
+def _given(body: dict[str, Any]) -> dict[str, Any]:
+    return {
+        ours: body[theirs]
+        for theirs, ours in (("adminRoles", "admin_roles"), ("allowedClusters", "allowed_clusters"))
+        if body.get(theirs) is not None
+    }
+
+
+class NamespaceRoutes:
+    """Routes of namespaces without their policies, each a call of `Admin.namespaces`."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._call = calls
+        self._namespaces = calls.admin.namespaces
+        self._topics = calls.admin.topics
+
+    def add_to(self, router: web.UrlDispatcher) -> None:
+        """Add the routes."""
+        router.add_get("/admin/v2/namespaces/{tenant}", self.list)
+        router.add_put(_NAMESPACE, self.create)
+        router.add_delete(_NAMESPACE, self.delete)
+        router.add_get(f"{_NAMESPACE}/bundles", self.bundles)
+        router.add_put(f"{_NAMESPACE}/unload", self.unload)
+        router.add_post(f"{_NAMESPACE}/clearBacklog", self.clear_backlog)
+        router.add_post(f"{_NAMESPACE}/clearBacklog/{{subscription}}", self.clear_backlog)
+        router.add_post(f"{_NAMESPACE}/unsubscribe/{{subscription}}", self.unsubscribe)
+        for path, what in (
+            ("permissions", "permissions"),
+            ("permissions/{role}", "permissions"),
+            ("properties", "properties of namespaces"),
+            ("property/{key}/{value}", "properties of namespaces"),
+            ("{range}/split", "bundles to split"),
+        ):
+            router.add_route("*", f"{_NAMESPACE}/{path}", nothing_like(what))
+
+    async def list(self, request: web.Request) -> web.Response:
+        """List the namespaces of a tenant."""
+        return found(await self._call(self._namespaces.list, request.match_info["tenant"]))
+
+    async def create(self, request: web.Request) -> web.Response:
+        """Create a namespace; policies of the body are refused, but for empty ones."""
+        given = await body_of(request, dict, {})
+        own = sorted(name for name, value in given.items() if name in _SET_APART and value)
+        if own:
+            raise Refusal(501, f"set {', '.join(own)} after the namespace was created")
+        mapped = (Mapped(NotAllowedError, 409), *_NOT_VALID)
+        await self._call(self._namespaces.create, namespace_of(request), mapped=mapped)
+        return done()
+
+    async def delete(self, request: web.Request) -> web.Response:
+        """Delete a namespace, with its topics if forced."""
+        force, mapped = flag_of(request, "force"), (Mapped(NotAllowedError, 409), *_NOT_VALID)
+        await self._call(self._namespaces.delete, namespace_of(request), force, mapped=mapped)
+        return done()
+
+    async def bundles(self, request: web.Request) -> web.Response:
+        """Return the bundles: one, since partitions are placed one by one."""
+        await self._call(self._topics.partitions, namespace_of(request))
+        return found({"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1})
+
+    async def unload(self, request: web.Request) -> web.Response:
+        """Have the processes that serve a namespace's topics start anew."""
+        for topic in await self._call(self._topics.list, namespace_of(request)):
+            # It may have been deleted meanwhile.
+            await self._call(_unless_gone, self._topics.unload, topic)
+        return done()
+
+    async def clear_backlog(self, request: web.Request) -> web.Response:
+        """Acknowledge everything that is stored, for all subscriptions or for one."""
+        subscription = request.match_info.get("subscription")
+        await self._call(self._namespaces.clear_backlog, namespace_of(request), subscription)
+        return done()
+
+    async def unsubscribe(self, request: web.Request) -> web.Response:
+        """Delete a subscription of all topics of a namespace."""
+        name = request.match_info["subscription"]
+        for topic in await self._call(self._topics.list, namespace_of(request)):
+            if name in await self._call(self._topics.subscriptions, topic):
+                mapped = (Mapped(NotAllowedError, 412),)
+                await self._call(self._topics.unsubscribe, topic, name, mapped=mapped)
+        return done()
+
+
+_SET_APART = ("retention_policies", "backlog_quota_map", "message_ttl_in_seconds", "deduplicationEnabled")
+
+
+def _unless_gone(unload: Any, topic: str) -> None:
+    try:
+        unload(topic)
+    except TopicNotFound:
+        return
+
+
+class BrokerRoutes:
+    """Routes of clusters and brokers: the stores' hosts stand for brokers."""
+
+    def __init__(self, calls: Calls, own_url: Callable[[], str]) -> None:
+        self._call = calls
+        self._admin = calls.admin
+        self._url = own_url
+
+    def add_to(self, router: web.UrlDispatcher) -> None:
+        """Add the routes."""
+        router.add_get("/admin/v2/clusters", self.clusters)
+        router.add_get("/admin/v2/clusters/{cluster}", self.cluster)
+        router.add_get("/admin/v2/clusters/{cluster}/failureDomains", self.domains)
+        router.add_get("/admin/v2/brokers/health", self.health)
+        router.add_get("/admin/v2/brokers/ready", self.ready)
+        router.add_get("/admin/v2/brokers/version", self.version)
+        router.add_get("/admin/v2/brokers/leaderBroker", self.leader)
+        router.add_get("/admin/v2/brokers/configuration/runtime", self.settings)
+        router.add_get("/admin/v2/brokers", self.list)
+        router.add_get("/admin/v2/brokers/{cluster}", self.list)
+        router.add_get("/health", self.health)
+        for path, what in (
+            ("resource-quotas", "quotas of bundles"),
+            ("bookies/all", "bookies; `pulsar-ray nodes` lists stores"),
+            ("worker/cluster", "functions"),
+        ):
+            router.add_route("*", f"/admin/v2/{path}", nothing_like(what))
+
+    async def clusters(self, request: web.Request) -> web.Response:
+        """List the clusters: one."""
+        return found([CLUSTER])
+
+    async def cluster(self, request: web.Request) -> web.Response:
+        """Return the addresses of the cluster."""
+        self._check_cluster(request)
+        return found({"serviceUrl": self._url(), "brokerServiceUrl": ""})
+
+    async def domains(self, request: web.Request) -> web.Response:
+        """Return no domains."""
+        self._check_cluster(request)
+        return found({})
+
+    @staticmethod
+    def _check_cluster(request: web.Request) -> None:
+        if request.match_info.get("cluster", CLUSTER) != CLUSTER:
+            raise Refusal(404, f"Cluster does not exist: there is {CLUSTER}")
+
+    async def list(self, request: web.Request) -> web.Response:
+        """List the hosts of the stores."""
+        self._check_cluster(request)
+        return found(await self._call(self._admin.brokers.list))
+
+    async def health(self, request: web.Request) -> web.Response:
+        """Publish and read a message on each store, and answer `ok` if all did."""
+        checks = await self._call(self._admin.brokers.healthcheck)
+        problems = [f"{check.host}: {check.problem}" for check in checks if check.problem]
+        if problems:
+            raise Refusal(503, "; ".join(problems))
+        return web.Response(text="ok", content_type="application/json")
+
+    async def ready(self, request: web.Request) -> web.Response:
+        """Answer `ok` once the controller answers."""
+        await self._call(self._admin.broker)
+        return web.Response(text="ok", content_type="application/json")
+
+    async def version(self, request: web.Request) -> web.Response:
+        """Return the version of pulsar_ray."""
+        return web.Response(text=__version__, content_type="text/plain")
+
+    async def leader(self, request: web.Request) -> web.Response:
+        """Return the host of the controller."""
+        host = (await self._call(self._admin.broker))["catalog_host"]
+        return found({"serviceUrl": self._url(), "brokerId": host})
+
+    async def settings(self, request: web.Request) -> web.Response:
+        """Return the broker's settings, each as a text."""
+        settings = (await self._call(self._admin.broker))["settings"]
+        return found({name: str(value) for name, value in sorted(settings.items())})

@@ -1,0 +1,393 @@
+"""Topics and their subscriptions: `/admin/v2/persistent/...` and `/lookup/v2/...`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any
+
+from aiohttp import web
+
+from pulsar_ray.errors import InvalidConfiguration, NotAllowedError, OperationNotSupported
+from pulsar_ray.gateway.calls import (
+    NAMESPACE,
+    TOPIC,
+    Calls,
+    described_id,
+    given_id,
+    namespace_of,
+    partition_of,
+    topic_of,
+)
+from pulsar_ray.gateway.replies import (
+    Mapped,
+    Refusal,
+    body_of,
+    done,
+    flag_of,
+    found,
+    nothing_like,
+    number_of,
+)
+from pulsar_ray.gateway.stats_form import topic_stats
+from pulsar_ray.model.message_id import MessageId
+
+EXISTS = (Mapped(NotAllowedError, 409),)
+IN_USE = (Mapped(NotAllowedError, 412),)
+WRONG_KIND = (Mapped(NotAllowedError, 405), Mapped(OperationNotSupported, 405))
+_A_TOPIC = f"/admin/v2/{TOPIC}"
+_A_SUBSCRIPTION = f"{_A_TOPIC}/subscription/{{subscription}}"
+_NOT_HERE = {
+    "offload": "segments outside its nodes",
+    "permissions": "permissions",
+    "permissions/{role}": "permissions",
+    "properties": "properties of topics",
+    "backlog": "estimates of backlogs; stats have the backlog of each subscription",
+    "replicatedSubscriptionStatus": "replication",
+    "createMissedPartitions": "partitions that are missing",
+    "internal-info": "internal-info; internalStats has the ledgers and cursors",
+    "examinemessage": "examinemessage; peek messages through a subscription",
+    "backlogSize": "sizes behind a message",
+    "messageid/{time}": "ids by time; reset a cursor to a time",
+    "ledger/{ledger}/entry/{entry}": "messages by their ids; peek messages through a subscription",
+}
+
+
+class TopicRoutes:
+    """Routes of topics, each a call of `Admin.topics`."""
+
+    def __init__(self, calls: Calls, own_url: Callable[[], str]) -> None:
+        self._call = calls
+        self._topics = calls.admin.topics
+        self._url = own_url
+
+    def add_to(self, router: web.UrlDispatcher) -> None:
+        """Add the routes; those with fixed words come before those with names."""
+        lists = f"/admin/v2/{{domain:persistent|non-persistent}}/{NAMESPACE}"
+        router.add_get(lists, self.list_topics)
+        router.add_get(f"{lists}/partitioned", self.list_partitioned)
+        router.add_get(f"/admin/v2/namespaces/{NAMESPACE}/topics", self.list_of_namespace)
+        for path, of_get, of_put, of_post, of_delete in (
+            ("", None, self.create, None, self.delete),
+            ("/partitions", self.partitions, self.create_partitioned, self.grow, self.delete_partitioned),
+            ("/stats", self.stats, None, None, None),
+            ("/partitioned-stats", self.partitioned_stats, None, None, None),
+            ("/internalStats", self.internal_stats, None, None, None),
+            ("/partitioned-internalStats", self.internal_stats, None, None, None),
+            ("/lastMessageId", self.last_message_id, None, None, None),
+            ("/subscriptions", self.subscriptions, None, None, None),
+            ("/terminate", None, None, self.terminate, None),
+            ("/terminate/partitions", None, None, self.terminate_partitions, None),
+            ("/unload", None, self.unload, None, None),
+            ("/truncate", None, None, None, self.truncate),
+        ):
+            self._add(router, _A_TOPIC + path, of_get, of_put, of_post, of_delete)
+        expiry = f"{_A_TOPIC}/all_subscription/expireMessages/{{seconds}}"
+        router.add_post(expiry, self.expire_all)
+        for path, of_get, of_put, of_post, of_delete in (
+            ("", None, self.subscribe, None, self.unsubscribe),
+            ("/skip/{count}", None, None, self.skip, None),
+            ("/skip_all", None, None, self.skip_all, None),
+            ("/expireMessages/{seconds}", None, None, self.expire, None),
+            ("/resetcursor/{time}", None, None, self.reset_to_time, None),
+            ("/resetcursor", None, None, self.reset_to_id, None),
+            ("/position/{place}", self.peek, None, None, None),
+            ("/properties", self.properties, self.set_properties, None, None),
+        ):
+            self._add(router, _A_SUBSCRIPTION + path, of_get, of_put, of_post, of_delete)
+        router.add_get(f"/lookup/v2/topic/{TOPIC}", self.look_up)
+        router.add_get(f"/lookup/v2/topic/{TOPIC}/bundle", self.bundle)
+        for path, what in _NOT_HERE.items():
+            router.add_route("*", f"{_A_TOPIC}/{path}", nothing_like(what))
+
+    @staticmethod
+    def _add(router: web.UrlDispatcher, path: str, *handlers: Any) -> None:
+        for method, handler in zip(("GET", "PUT", "POST", "DELETE"), handlers, strict=True):
+            if handler is not None:
+                router.add_route(method, path, handler)
+
+    # --- lists ------------------------------------------------------------------------------------
+
+    async def list_topics(self, request: web.Request) -> web.Response:
+        """List the topics of a namespace and domain, partitions singly."""
+        return found(await self._names(request, {request.match_info["domain"]}))
+
+    async def list_of_namespace(self, request: web.Request) -> web.Response:
+        """List the topics of a namespace, of the domain that `mode` names."""
+        mode = request.query.get("mode", "PERSISTENT").upper()
+        domains = {
+            "PERSISTENT": {"persistent"},
+            "NON_PERSISTENT": {"non-persistent"},
+            "ALL": {"persistent", "non-persistent"},
+        }.get(mode)
+        if domains is None:
+            raise Refusal(400, f"mode={mode[:100]}: give PERSISTENT, NON_PERSISTENT or ALL")
+        return found(await self._names(request, domains))
+
+    async def list_partitioned(self, request: web.Request) -> web.Response:
+        """List the partitioned topics of a namespace and domain."""
+        counts = await self._counts(request)
+        domain = request.match_info["domain"]
+        return found([name for name, count in counts.items() if count and _is_of(name, {domain})])
+
+    async def _names(self, request: web.Request, domains: set[str]) -> list[str]:
+        names = []
+        for name, count in (await self._counts(request)).items():
+            if _is_of(name, domains):
+                names += [f"{name}-partition-{index}" for index in range(count)] if count else [name]
+        return names
+
+    async def _counts(self, request: web.Request) -> dict[str, int]:
+        system = flag_of(request, "includeSystemTopic")
+        return await self._call(self._topics.partitions, namespace_of(request), include_system_topic=system)
+
+    # --- coming, growing, going -------------------------------------------------------------------
+
+    async def create(self, request: web.Request) -> web.Response:
+        """Create a topic without partitions."""
+        if await body_of(request, dict, {}):
+            raise Refusal(501, "pulsar_ray has no properties of topics: send none")
+        await self._call(self._topics.create_topic, topic_of(request), mapped=EXISTS)
+        return done()
+
+    async def create_partitioned(self, request: web.Request) -> web.Response:
+        """Create a topic with so many partitions."""
+        body = await body_of(request, (int, dict))
+        if isinstance(body, dict):
+            body = body.get("partitions")
+        if type(body) is not int or body < 1:
+            raise Refusal(406, "Number of partitions should be more than 0")
+        await self._call(self._topics.create_partitioned_topic, topic_of(request), body, mapped=EXISTS)
+        return done()
+
+    async def grow(self, request: web.Request) -> web.Response:
+        """Let a partitioned topic have more partitions."""
+        count = await body_of(request, int)
+        topic = topic_of(request)
+        mapped = (Mapped(NotAllowedError, 422), Mapped(InvalidConfiguration, 422))
+        if not await self._call(self._topics.get_partitions, topic):
+            raise Refusal(409, f"Topic {topic} is not the partitioned topic.")
+        await self._call(self._topics.update_partitioned_topic, topic, count, mapped=mapped)
+        return done()
+
+    async def partitions(self, request: web.Request) -> web.Response:
+        """Return the number of partitions, 0 of a topic without."""
+        topic = topic_of(request)
+        counts = await self._call(self._topics.partitions, namespace_of(request), include_system_topic=True)
+        is_there = topic in counts or 0 <= partition_of(topic) < counts.get(_parent_of(topic), 0)
+        if not is_there and not flag_of(request, "checkAllowAutoCreation"):
+            raise Refusal(404, f"Topic {topic} not found")
+        return found({"partitions": counts.get(topic, 0), "deleted": False})
+
+    async def delete(self, request: web.Request) -> web.Response:
+        """Delete a topic without partitions."""
+        topic, force = topic_of(request), flag_of(request, "force")
+        if await self._call(self._topics.get_partitions, topic):
+            raise Refusal(
+                409,
+                f"{topic} is a partitioned topic, instead of calling delete topic, please call "
+                "delete-partitioned-topic.",
+            )
+        await self._call(self._topics.delete, topic, force, mapped=IN_USE)
+        return done()
+
+    async def delete_partitioned(self, request: web.Request) -> web.Response:
+        """Delete a partitioned topic."""
+        topic, force = topic_of(request), flag_of(request, "force")
+        if not await self._call(self._topics.get_partitions, topic):
+            raise Refusal(404, f"Partitioned Topic {topic} not found")
+        await self._call(self._topics.delete, topic, force, mapped=IN_USE)
+        return done()
+
+    async def terminate(self, request: web.Request) -> web.Response:
+        """End a topic, and return the id of its last message."""
+        last = await self._call(self._topics.terminate_topic, topic_of(request), mapped=WRONG_KIND)
+        return found(described_id(last))
+
+    async def terminate_partitions(self, request: web.Request) -> web.Response:
+        """End all partitions of a topic, and return their last ids."""
+        topic = topic_of(request)
+        ids = await self._call(self._topics.terminate_partitioned_topic, topic, mapped=WRONG_KIND)
+        return found({str(number): described_id(last) for number, last in ids.items()})
+
+    async def unload(self, request: web.Request) -> web.Response:
+        """Have the processes that serve a topic start anew."""
+        await self._call(self._topics.unload, topic_of(request))
+        return done()
+
+    async def truncate(self, request: web.Request) -> web.Response:
+        """Delete all messages that are stored by now."""
+        await self._call(self._topics.truncate, topic_of(request), mapped=WRONG_KIND)
+        return done()
+
+    # --- looking ----------------------------------------------------------------------------------
+
+    async def stats(self, request: web.Request) -> web.Response:
+        """Return the stats of a topic without partitions, or of one partition."""
+        stats = await self._call(self._topics.stats, topic_of(request))
+        if "partitions" in stats:
+            raise Refusal(404, f"Topic {topic_of(request)} not found")
+        return found(topic_stats(stats))
+
+    async def partitioned_stats(self, request: web.Request) -> web.Response:
+        """Return the sums of a partitioned topic, and each partition's own if asked for."""
+        topic = topic_of(request)
+        stats = await self._call(self._topics.stats, topic)
+        partitions = stats.pop("partitions", None)
+        if partitions is None:
+            raise Refusal(404, f"Partitioned Topic {topic} not found")
+        wanted = flag_of(request, "perPartition", default=True)
+        described = {name: topic_stats(each) for name, each in partitions.items()} if wanted else {}
+        metadata = {"partitions": len(partitions), "deleted": False}
+        return found({**topic_stats(stats), "metadata": metadata, "partitions": described})
+
+    async def internal_stats(self, request: web.Request) -> web.Response:
+        """Return ledgers and cursors."""
+        stats = await self._call(self._topics.stats_internal, topic_of(request))
+        if ("partitions" in stats) != request.path.endswith("partitioned-internalStats"):
+            raise Refusal(404, f"Topic {topic_of(request)} not found")
+        return found(stats)
+
+    async def last_message_id(self, request: web.Request) -> web.Response:
+        """Return the id of the last message."""
+        topic = topic_of(request)
+        mapped = (Mapped(OperationNotSupported, 404),)
+        return found(described_id(await self._call(self._topics.get_last_message_id, topic, mapped=mapped)))
+
+    async def subscriptions(self, request: web.Request) -> web.Response:
+        """List the subscriptions of all partitions."""
+        return found(await self._call(self._topics.subscriptions, topic_of(request)))
+
+    async def look_up(self, request: web.Request) -> web.Response:
+        """Return where a topic is served: here, whoever asks by HTTP."""
+        return found(
+            {"brokerUrl": "", "httpUrl": self._url(), "nativeUrl": "", "brokerUrlSsl": "", "httpUrlTls": ""}
+        )
+
+    async def bundle(self, request: web.Request) -> web.Response:
+        """Return the bundle of a topic: there is one for all."""
+        return web.Response(text="0x00000000_0xffffffff", content_type="text/plain")
+
+    # --- subscriptions ----------------------------------------------------------------------------
+
+    async def subscribe(self, request: web.Request) -> web.Response:
+        """Create a durable subscription, at the latest message unless the body names one."""
+        body = await body_of(request, (dict, str), "latest")
+        topic, properties = topic_of(request), None
+        if isinstance(body, dict):
+            properties = body.get("properties") or None
+        position = given_id(body, topic)
+        start = {MessageId.earliest: "earliest", MessageId.latest: "latest"}.get(position, position)
+        await self._call(
+            self._topics.create_subscription,
+            topic,
+            request.match_info["subscription"],
+            start,
+            properties=properties,
+            mapped=EXISTS,
+        )
+        return done()
+
+    async def unsubscribe(self, request: web.Request) -> web.Response:
+        """Delete a subscription with its backlog."""
+        force = flag_of(request, "force")
+        await self._on_subscription(request, self._topics.unsubscribe, force, mapped=IN_USE)
+        return done()
+
+    async def skip(self, request: web.Request) -> web.Response:
+        """Acknowledge the first so many unacknowledged entries."""
+        count = number_of("count", request.match_info["count"], 1)
+        await self._on_subscription(request, self._topics.skip, count, mapped=WRONG_KIND)
+        return done()
+
+    async def skip_all(self, request: web.Request) -> web.Response:
+        """Acknowledge everything stored by now."""
+        await self._on_subscription(request, self._topics.skip_all)
+        return done()
+
+    async def expire(self, request: web.Request) -> web.Response:
+        """Acknowledge what is older than so many seconds."""
+        seconds = number_of("seconds", request.match_info["seconds"])
+        await self._on_subscription(request, self._topics.expire_messages, seconds)
+        return done()
+
+    async def expire_all(self, request: web.Request) -> web.Response:
+        """Acknowledge what is older than so many seconds, for all subscriptions."""
+        seconds = number_of("seconds", request.match_info["seconds"])
+        await self._call(self._topics.expire_messages_all_subscriptions, topic_of(request), seconds)
+        return done()
+
+    async def reset_to_time(self, request: web.Request) -> web.Response:
+        """Let a subscription begin at a publish time."""
+        time_ms = number_of("time", request.match_info["time"])
+        await self._on_subscription(request, self._topics.reset_cursor, time_ms)
+        return done()
+
+    async def reset_to_id(self, request: web.Request) -> web.Response:
+        """Let a subscription begin at a message."""
+        position = given_id(await body_of(request, (dict, str)), topic_of(request))
+        await self._on_subscription(request, self._topics.reset_cursor, position, mapped=WRONG_KIND)
+        return done()
+
+    async def properties(self, request: web.Request) -> web.Response:
+        """Return the properties of a subscription."""
+        stats = await self._call(self._topics.stats, topic_of(request))
+        name = request.match_info["subscription"]
+        known = stats["subscriptions"].get(name)
+        if known is None:
+            raise Refusal(404, f"Subscription {name} not found")
+        return found(known.get("subscriptionProperties", {}))
+
+    async def set_properties(self, request: web.Request) -> web.Response:
+        """Replace the properties of a subscription."""
+        body = await body_of(request, dict)
+        await self._on_subscription(request, self._topics.update_subscription_properties, body)
+        return done()
+
+    async def peek(self, request: web.Request) -> web.Response:
+        """Return the n-th unacknowledged message: its payload, and what else it has in headers."""
+        place = number_of("place", request.match_info["place"], 1)
+        messages = await self._on_subscription(request, self._topics.peek_messages, place, mapped=WRONG_KIND)
+        if len(messages) < place:
+            raise Refusal(404, "Message not found")
+        message = messages[-1]
+        message_id = message.message_id()
+        headers = {
+            "X-Pulsar-Message-ID": f"{message_id.ledger_id()}:{message_id.entry_id()}",
+            "X-Pulsar-publish-time": as_time(message.publish_timestamp()),
+            "X-Pulsar-producer-name": _in_header(message.producer_name()),
+            "X-Pulsar-PROPERTY": json.dumps(message.properties()),
+            "X-Pulsar-uncompressed-size": str(len(message.data())),
+            "X-Pulsar-is-encrypted": "false",
+        }
+        if message.event_timestamp():
+            headers["X-Pulsar-event-time"] = as_time(message.event_timestamp())
+        if message.partition_key():
+            headers["X-Pulsar-partition-key"] = _in_header(message.partition_key())
+        return web.Response(body=message.data(), headers=headers, content_type="application/octet-stream")
+
+    async def _on_subscription(
+        self, request: web.Request, call: Any, *arguments: Any, mapped: tuple[Mapped, ...] = ()
+    ) -> Any:
+        name = request.match_info["subscription"]
+        return await self._call(call, topic_of(request), name, *arguments, mapped=mapped)
+
+
+def _parent_of(partition: str) -> str:
+    return partition.rpartition("-partition-")[0]
+
+
+def _is_of(topic: str, domains: set[str]) -> bool:
+    return topic.partition("://")[0] in domains
+
+
+def as_time(time_ms: int) -> str:
+    """Return a time in ms since 1970 as Pulsar writes it."""
+    text = datetime.fromtimestamp(time_ms / 1000, timezone.utc).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")
+
+
+def _in_header(text: str) -> str:
+    """Return a text that a header can hold."""
+    return text if text.isascii() and text.isprintable() else json.dumps(text)

@@ -1,0 +1,103 @@
+"""A gateway over a broker without Ray, on a loop of its own, and a caller that knows only HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import itertools
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from pulsar_ray.admin.admin import Admin
+from pulsar_ray.asyncio.client import Client as LoopClient
+from pulsar_ray.client.client import Client
+from pulsar_ray.gateway.application import Gateway
+from pulsar_ray.testing.stub_cluster import StubCluster
+
+_NAMES = itertools.count()
+
+
+@dataclass
+class Answer:
+    """What came back."""
+
+    status: int
+    body: bytes
+    headers: dict[str, str]
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Http:
+    """Calls the gateway as any program would."""
+
+    def __init__(self, url: str, cluster: StubCluster) -> None:
+        self.url = url
+        self.cluster = cluster
+        self.address = url.removeprefix("http://")
+
+    def __call__(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+        connection = http.client.HTTPConnection(self.address, timeout=60)
+        try:
+            sent = body if body is None or isinstance(body, (bytes, str)) else json.dumps(body)
+            if body is not None:
+                headers.setdefault("Content-Type", "application/json")
+            connection.request(method, path, sent, headers)
+            response = connection.getresponse()
+            return Answer(response.status, response.read(), dict(response.headers))
+        finally:
+            connection.close()
+
+    def ok(self, method: str, path: str, body: Any = None) -> Any:
+        """Call, and return the JSON of a good answer; None where it has no body."""
+        answer = self(method, path, body)
+        assert answer.status in (200, 202, 204), (answer.status, answer.body)
+        return answer.json if answer.body else None
+
+
+@pytest.fixture(scope="module")
+def http_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Http]:
+    cluster = StubCluster(tmp_path_factory.mktemp("broker"))
+    admin = Admin._on(cluster)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+
+    async def start() -> Gateway:
+        gateway = Gateway(admin, LoopClient._on(cluster))
+        await gateway.listen("127.0.0.1", 0)
+        return gateway
+
+    gateway = asyncio.run_coroutine_threadsafe(start(), loop).result(30)
+    yield Http(gateway.url, cluster)
+    asyncio.run_coroutine_threadsafe(gateway.close(), loop).result(60)
+    admin.close()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+    cluster.close()
+
+
+@pytest.fixture
+def call(http_server: Http) -> Http:
+    return http_server
+
+
+@pytest.fixture
+def client(http_server: Http) -> Iterator[Client]:
+    client = Client._on(http_server.cluster)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def name() -> str:
+    """A name that no test has used before."""
+    return f"t{next(_NAMES)}"

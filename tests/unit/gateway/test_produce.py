@@ -1,0 +1,102 @@
+"""Publishing by one request."""
+
+from __future__ import annotations
+
+import pytest
+
+from pulsar_ray.client.client import Client
+from pulsar_ray.gateway import produce
+from pulsar_ray.model.enums import InitialPosition
+from tests.unit.gateway.conftest import Http
+
+EARLIEST = InitialPosition.Earliest
+
+
+def test_messages_are_durable_when_their_ids_come_back(call: Http, client: Client, name: str) -> None:
+    call.ok("PUT", f"/admin/v2/persistent/public/default/{name}")
+    message = {"payload": "hé", "key": "k", "properties": {"a": "b"}, "eventTime": 5}
+    answer = call.ok(
+        "POST", f"/topics/persistent/public/default/{name}", {"messages": [message, {"payload": ""}]}
+    )
+    first, second = answer["messagePublishResults"]
+    assert first["errorCode"] == second["errorCode"] == 0
+    consumer = client.subscribe(name, "s", initial_position=EARLIEST)
+    received = consumer.receive(20_000)
+    assert (received.data().decode(), received.partition_key(), received.properties()) == (
+        "hé",
+        "k",
+        {"a": "b"},
+    )
+    assert received.event_timestamp() == 5
+    message_id = received.message_id()
+    assert first["messageId"].startswith(f"{message_id.ledger_id()}:{message_id.entry_id()}:")
+    assert consumer.receive(20_000).data() == b""
+
+
+def test_a_partition_can_be_chosen(call: Http, client: Client, name: str) -> None:
+    call.ok("PUT", f"/admin/v2/persistent/public/default/{name}/partitions", 2)
+    path = f"/topics/persistent/public/default/{name}/partitions/1"
+    results = call.ok("POST", path, {"messages": [{"payload": "x"}]})["messagePublishResults"]
+    assert results[0]["errorCode"] == 0
+    reader = client.subscribe(f"{name}-partition-1", "s", initial_position=EARLIEST)
+    assert reader.receive(20_000).data() == b"x"
+    assert call("POST", f"{path[:-1]}2", {"messages": [{"payload": "x"}]}).status == 404
+
+
+def test_a_topic_is_never_created_by_publishing(call: Http, name: str) -> None:
+    answer = call("POST", f"/topics/persistent/public/default/{name}", {"messages": [{"payload": "x"}]})
+    assert answer.status == 404
+    assert call("GET", f"/admin/v2/persistent/public/default/{name}/partitions").status == 404
+
+
+def test_each_message_that_fails_says_why(call: Http, name: str) -> None:
+    call.ok("PUT", f"/admin/v2/persistent/public/default/{name}")
+    call.ok("POST", f"/admin/v2/persistent/public/default/{name}/terminate")
+    path = f"/topics/persistent/public/default/{name}"
+    answer = call("POST", path, {"messages": [{"payload": "x"}]})
+    if answer.status == 200:
+        result = answer.json["messagePublishResults"][0]
+        assert result["errorCode"]
+        assert "terminated" in result["errorMsg"].lower()
+    else:
+        assert answer.status >= 400
+        assert "terminated" in answer.json["reason"].lower()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": {}},
+        {"messages": [{}]},
+        {"messages": [{"payload": 5}]},
+        {"messages": ["x"]},
+        {"messages": [{"payload": "x", "key": 5}]},
+        {"messages": [{"payload": "x", "properties": []}, {"payload": "x", "properties": [1]}]},
+        {"messages": [{"payload": "x", "eventTime": "noon"}]},
+    ],
+)
+def test_what_is_no_message_is_refused_whole(call: Http, name: str, body: object) -> None:
+    call.ok("PUT", f"/admin/v2/persistent/public/default/{name}")
+    answer = call("POST", f"/topics/persistent/public/default/{name}", body)
+    assert answer.status == 400
+    assert answer.json["reason"]
+
+
+def test_a_body_that_is_too_large_is_refused(call: Http, name: str) -> None:
+    call.ok("PUT", f"/admin/v2/persistent/public/default/{name}")
+    body = {"messages": [{"payload": "x" * (7 << 20)}]}
+    answer = call("POST", f"/topics/persistent/public/default/{name}", body)
+    assert answer.status == 413
+    assert "larger" in answer.json["reason"]
+
+
+def test_more_topics_than_producers_are_kept(call: Http, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(produce, "KEPT_PRODUCERS", 1)
+    for number in (0, 1, 2, 0):
+        path = f"public/default/{name}-{number}"
+        if call("GET", f"/admin/v2/persistent/{path}/partitions").status == 404:
+            call.ok("PUT", f"/admin/v2/persistent/{path}")
+        results = call.ok("POST", f"/topics/persistent/{path}", {"messages": [{"payload": "x"}]})
+        assert results["messagePublishResults"][0]["errorCode"] == 0
+    stats = call.ok("GET", f"/admin/v2/persistent/public/default/{name}-1/stats")
+    assert stats["publishers"] == []
