@@ -7,10 +7,11 @@ async with pulsar_ray.asyncio.Client() as client:
     await producer.send(b"hello")
 """
 
+from pulsar_ray.asyncio.admin import Admin
 from pulsar_ray.asyncio.client import Client
 from pulsar_ray.asyncio.consumer import Consumer
 from pulsar_ray.asyncio.producer import Producer
 from pulsar_ray.asyncio.reader import Reader
 from pulsar_ray.errors import PulsarException
 
-__all__ = ["Client", "Consumer", "Producer", "PulsarException", "Reader"]
+__all__ = ["Admin", "Client", "Consumer", "Producer", "PulsarException", "Reader"]

@@ -45,8 +45,9 @@ LAYERS = (
     ("maintenance",),
     ("actors",),
     ("launch",),
-    ("client", "asyncio", "exceptions", "functions", "schema", "tableview"),
+    ("client", "exceptions", "functions", "schema", "tableview"),
     ("admin", "monitoring"),
+    ("asyncio",),
     ("gateway",),
     ("data", "cli", "queue", "serve", "testing"),
 )
