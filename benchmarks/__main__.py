@@ -22,6 +22,7 @@ GROUPS = {
     "asyncio": "sending.asyncio",
     "consume": "receiving.consume",
     "arrow": "sending.arrow",
+    "schemas": "sending.schemas",
     "chunks": "sending.chunks",
     "concurrency": "sending.concurrency",
     "fan_out": "receiving.fan_out",

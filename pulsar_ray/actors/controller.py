@@ -418,6 +418,10 @@ class Controller:
         """The fields of each SchemaVersion of a topic."""
         return await (await self._registering()).versions(topic)
 
+    async def schema_in_short(self, topic: str) -> dict[str, Any]:
+        """Return the latest version's `schemaType` and `schemaVersion`; empty without one."""
+        return await (await self._registering()).in_short(topic)
+
     async def upload_schema(self, topic: str, schema: dict[str, Any], by: str) -> int:
         """Return the version of a schema that an administrator gives."""
         return await (await self._registering()).upload(topic, schema, by)

@@ -8,6 +8,7 @@ from typing import Any
 from pulsar_ray.admin.topic_calls import TopicCalls
 from pulsar_ray.admin.topic_stats import internal_stats, partition_stats, sum_of_partitions
 from pulsar_ray.errors import (
+    NotAllowedError,
     NotConnected,
     OperationNotSupported,
     ServiceUnitNotReady,
@@ -44,9 +45,17 @@ class TopicInspection:
             partitions = calls.map(lambda route: self._partition(route, subscriptions), routes)
             found = {route.topic: stats for route, stats in zip(routes, partitions, strict=True)}
         name = TopicName.parse(topic).full
+        schema = self._schema(name)
         if name in found:
-            return found[name]
-        return {**sum_of_partitions(list(found.values())), "partitions": found}
+            return {**found[name], **schema}
+        return {**sum_of_partitions(list(found.values())), **schema, "partitions": found}
+
+    def _schema(self, name: str) -> dict[str, Any]:
+        """The type and version of the topic's schema; nothing of the broker's own topics."""
+        try:
+            return dict(self._calls.ask_controller("schema_in_short", name))
+        except NotAllowedError:
+            return {}
 
     def _partition(self, route: PartitionRoute, subscriptions: bool) -> dict[str, Any]:
         unknown: dict[str, str] = {}

@@ -11,15 +11,24 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
 
-from pulsar_ray.format.arrow_message import BatchMessage
+from pulsar_ray.format.arrow_message import BatchMessage, BatchTemplate, padded
 from pulsar_ray.format.block import COLUMNAR, SEQUENCE_ID_COLUMN, VALUE_COLUMN
 from pulsar_ray.format.checksum import Buffer
-from pulsar_ray.format.columnar import as_value_column, is_columnar
+from pulsar_ray.format.columnar import (
+    as_value_column,
+    is_columnar,
+    offsets_of,
+    stored_columns,
+    stream_bytes,
+    write_stream,
+)
+from pulsar_ray.format.metadata import PADDING
 
 # The stored batch's columns, in the order of their bits. All are nullable; a null value is a tombstone.
 BLOCK_SCHEMA = pa.schema(
@@ -108,6 +117,10 @@ def encode_table(batch: pa.RecordBatch, room: Room | None = None) -> tuple[Buffe
     """
     if batch.schema.equals(_VALUES_ONLY):
         return _serialized(batch, VALUE_COLUMN, room), VALUE_COLUMN
+    if batch.schema.names == ["value"] and is_columnar(batch.column(0)):
+        payload = _rows_alone(batch.column(0), room)
+        if payload is not None:
+            return payload, VALUE_COLUMN | COLUMNAR
     arrays = []
     columns = flags = 0
     for bit, field in enumerate(BLOCK_SCHEMA):
@@ -126,6 +139,37 @@ def encode_table(batch: pa.RecordBatch, room: Room | None = None) -> tuple[Buffe
         raise ValueError("the batch has no column value")
     stored = pa.RecordBatch.from_arrays(arrays, schema=_schemas[columns])
     return _serialized(stored, columns, room), columns | flags
+
+
+def _rows_alone(rows: pa.StructArray, room: Room | None) -> Buffer | None:
+    """The payload of rows that have nothing else, written where it goes.
+
+    It is as `_serialized` makes it, which would copy the columns once more. None if there are tombstones or dictionaries.
+    """
+    columns = None if rows.null_count else stored_columns(rows)
+    length = None if columns is None else stream_bytes(columns)
+    if columns is None or length is None:
+        return None
+    offsets = offsets_of(len(rows), length)
+    lengths = (0, len(offsets), length)
+    metadata = _rows_template().metadata(len(rows), [(len(rows), 0)], lengths)
+    at = len(metadata) + padded(len(offsets))
+    total = at + padded(length)
+    memory = None if room is None else room(total)
+    if memory is None:
+        memory = memoryview(bytearray(total))
+    memory[: len(metadata)] = metadata
+    memory[len(metadata) : at] = offsets + PADDING[-len(offsets) & 7]
+    sink = pa.FixedSizeBufferWriter(pa.py_buffer(memory[at : at + length]))
+    write_stream(columns, sink)
+    memory[at + length :] = PADDING[-length & 7]
+    return memory
+
+
+@lru_cache(maxsize=1)
+def _rows_template() -> BatchTemplate:
+    sample = pa.RecordBatch.from_arrays([pa.array([b"x"], pa.binary())], schema=_VALUES_ONLY)
+    return BatchTemplate(sample.serialize().to_pybytes())
 
 
 def _serialized(batch: pa.RecordBatch, columns: int, room: Room | None) -> Buffer:

@@ -84,7 +84,10 @@ def check_names(fields: Any, path: str) -> None:
 
 
 def _field_form(field: pa.Field, path: str, depth: int) -> dict[str, Any]:
-    place = joined(path, field.name)
+    return _part_form(field, joined(path, field.name), depth)
+
+
+def _part_form(field: pa.Field, place: str, depth: int) -> dict[str, Any]:
     return {"name": field.name, "type": _type_form(field.type, place, depth), "nullable": field.nullable}
 
 
@@ -104,10 +107,10 @@ def _type_form(kind: pa.DataType, path: str, depth: int) -> Any:  # noqa: PLR091
         return {"type": "struct", "fields": [_field_form(field, path, depth + 1) for field in kind]}
     if pa.types.is_map(kind):
         parts = {"key": kind.key_field, "item": kind.item_field}
-        forms = {name: _field_form(field, path + "{}", depth + 1) for name, field in parts.items()}
+        forms = {name: _part_form(field, path + "{}", depth + 1) for name, field in parts.items()}
         return {"type": "map", **forms, "sorted": bool(kind.keys_sorted)}
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        item = _field_form(kind.value_field, path + "[]", depth + 1)
+        item = _part_form(kind.value_field, path + "[]", depth + 1)
         if pa.types.is_fixed_size_list(kind):
             return {"type": "fixed_size_list", "item": item, "size": kind.list_size}
         return {"type": "list" if pa.types.is_list(kind) else "large_list", "item": item}
@@ -144,8 +147,10 @@ def _simple_type(text: str) -> pa.DataType | None:
     if match := _TIMESTAMP.match(text):
         return pa.timestamp(match[1], match[2])
     if match := _DECIMAL.match(text):
-        decimal = pa.decimal128 if match[1] == "128" else pa.decimal256
-        return decimal(int(match[2]), int(match[3]))
+        bits, precision, scale = (int(part) for part in match.groups())
+        if not 0 < precision <= (38 if bits == 128 else 76):
+            return None
+        return pa.decimal128(precision, scale) if bits == 128 else pa.decimal256(precision, scale)
     if match := _FIXED.match(text):
         return pa.binary(int(match[1]))
     return None

@@ -9,6 +9,7 @@ without schema and dictionaries.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,7 @@ from pulsar_ray.format.checksum import Buffer
 
 # Given to every writer: it would look for them in the environment, which must not change what is stored.
 _OPTIONS = pa.ipc.IpcWriteOptions()
+_END_BYTES = 8
 
 
 def is_columnar(values: pa.Array) -> bool:
@@ -29,16 +31,43 @@ def is_columnar(values: pa.Array) -> bool:
 
 def as_value_column(rows: pa.StructArray) -> pa.Array:
     """Return the stored column of rows; those that are null are tombstones."""
-    batch = columns_of(rows)
-    schema, arrays = batch.schema, [_small(column) for column in batch.columns]
+    batch = stored_columns(rows)
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema, options=_OPTIONS) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+    write_stream(batch, sink)
     stream = sink.getvalue()
-    offsets = bytearray(4) + stream.size.to_bytes(4, "little") * len(rows)
+    offsets = offsets_of(len(rows), stream.size)
     nulls = rows.null_count
     validity = pa.py_buffer(_bitmap(rows.is_valid())) if nulls else None
     return pa.Array.from_buffers(pa.binary(), len(rows), [validity, pa.py_buffer(offsets), stream], nulls)
+
+
+def stored_columns(rows: pa.StructArray) -> pa.RecordBatch:
+    """Return the columns of rows as they are stored."""
+    batch = columns_of(rows)
+    return pa.RecordBatch.from_arrays([_small(column) for column in batch.columns], schema=batch.schema)
+
+
+def stream_bytes(batch: pa.RecordBatch) -> int | None:
+    """Return the length of a stream; None if only writing it can say."""
+    if any(pa.types.is_dictionary(kind) for kind in batch.schema.types):
+        return None
+    return _schema_bytes(batch.schema) + pa.ipc.get_record_batch_size(batch) + _END_BYTES
+
+
+def write_stream(batch: pa.RecordBatch, sink: Any) -> None:
+    """Write the stream of stored columns."""
+    with pa.ipc.new_stream(sink, batch.schema, options=_OPTIONS) as writer:
+        writer.write_batch(batch)
+
+
+def offsets_of(rows: int, length: int) -> bytes:
+    """Return where the values of a batch end, whose first one has so many bytes."""
+    return bytes(4) + length.to_bytes(4, "little") * rows
+
+
+@lru_cache(maxsize=256)
+def _schema_bytes(schema: pa.Schema) -> int:
+    return len(schema.serialize())
 
 
 def _bitmap(flags: pa.Array) -> bytes:

@@ -97,6 +97,9 @@ class TypedRows:
         names the column, its type and the row, for what does not fit.
         """
         table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
+        if self.key is None and self.event_time is None and table.schema.equals(self._stored_schema):
+            values, _, _ = self._values(table)
+            return pa.Table.from_arrays([values], names=["value"])
         check_names(table.schema, "")
         others = [name for name in table.column_names if name not in self.schema.names]
         for name in others:

@@ -17,6 +17,8 @@ MAX_SCHEMA_VERSIONS: Final = 1000
 """The most versions that a topic keeps."""
 REGISTERED_BY_LENGTH: Final = 200
 KEY_VALUE: Final = SchemaType.KEY_VALUE.name
+_PAIR_ENCODING: Final = "kv.encoding.type"
+_SEPARATED: Final = "SEPARATED"
 PARTS: Final = ("key", "value")
 JAVA_PROPERTIES: Final = ("__alwaysAllowNull", "__jsr310ConversionEnabled")
 """Properties of the schemas that Java's clients derive from classes."""
@@ -56,14 +58,22 @@ class TopicSchema:
         return key, value
 
     @classmethod
-    def of_parts(cls, key: TopicSchema, value: TopicSchema) -> TopicSchema:
-        """Return the schema of pairs in one payload, as Java's clients register it."""
-        properties = {"kv.encoding.type": "INLINE"}
+    def of_parts(cls, key: TopicSchema, value: TopicSchema, *, separated: bool = False) -> TopicSchema:
+        """Return the schema of pairs, as Java's clients register it.
+
+        `separated`: their keys are the messages', and not in the payload.
+        """
+        properties = {_PAIR_ENCODING: _SEPARATED if separated else "INLINE"}
         for part, schema in zip(PARTS, (key, value), strict=True):
             properties[f"{part}.schema.name"] = part
             properties[f"{part}.schema.type"] = schema.type
             properties[f"{part}.schema.properties"] = json.dumps(dict(schema.properties))
         return cls(KEY_VALUE, json.dumps({"key": key.text, "value": value.text}), properties)
+
+    @property
+    def is_separated(self) -> bool:
+        """Whether the keys of pairs are those of their messages."""
+        return self.properties.get(_PAIR_ENCODING) == _SEPARATED
 
     @property
     def is_java(self) -> bool:

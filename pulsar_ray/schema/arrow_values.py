@@ -308,21 +308,27 @@ def _in_microseconds(kind: pa.DataType) -> pa.DataType:
 def _give(kind: pa.DataType) -> Give | None:
     """Return what makes dicts of the maps in a value; None if there are none."""
     if pa.types.is_map(kind):
-        item = _give(kind.item_type)
-        if item is None:
-            return dict
-        return lambda pairs: {key: None if each is None else item(each) for key, each in pairs}
+        give = _give(kind.item_type)
+        return dict if give is None else _give_map(give)
     if pa.types.is_struct(kind):
         parts = {field.name: give for field in kind if (give := _give(field.type)) is not None}
-        if not parts:
-            return None
-        return lambda value: {
-            name: parts[name](each) if each is not None and name in parts else each
-            for name, each in value.items()
-        }
+        return _give_struct(parts) if parts else None
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        item = _give(kind.value_type)
-        return (
-            None if item is None else lambda values: [None if each is None else item(each) for each in values]
-        )
+        give = _give(kind.value_type)
+        return None if give is None else _give_list(give)
     return None
+
+
+def _give_map(give: Give) -> Give:
+    return lambda pairs: {key: None if each is None else give(each) for key, each in pairs}
+
+
+def _give_struct(parts: dict[str, Give]) -> Give:
+    return lambda value: {
+        name: parts[name](each) if each is not None and name in parts else each
+        for name, each in value.items()
+    }
+
+
+def _give_list(give: Give) -> Give:
+    return lambda values: [None if each is None else give(each) for each in values]

@@ -16,7 +16,7 @@ from pulsar_ray.errors import OperationNotSupported
 from pulsar_ray.model.enums import SchemaType
 from pulsar_ray.model.topic_schema import TopicSchema
 from pulsar_ray.schema.arrow_schema import row_values, rows_reading
-from pulsar_ray.schema.key_value import decode_pair
+from pulsar_ray.schema.key_value import SeparatedReading, decode_pair
 from pulsar_ray.schema.schema_avro import HAS_AVRO, parsed_writer
 from pulsar_ray.schema.schema_protobuf import HAS_PROTOBUF
 
@@ -29,6 +29,8 @@ class AutoSchema(Schema):
     Each value is read by the version that it was written with; bytes stay bytes. Avro needs fastavro,
     Protobuf needs protobuf.
     """
+
+    takes_keys = True
 
     def __init__(self) -> None:
         super().__init__(object, SchemaType.AUTO_CONSUME, None, "AUTO_CONSUME")
@@ -54,9 +56,9 @@ def _number(writer: TopicSchema) -> Callable[[bytes], Any]:
 
 
 def _pair(writer: TopicSchema) -> Callable[[bytes], Any]:
-    if writer.properties.get("kv.encoding.type", "INLINE") != "INLINE":
-        raise ValueError("its key is not in the payload (kv.encoding.type SEPARATED)")
     key, value = (AutoSchema().reading(part) for part in writer.parts())
+    if writer.is_separated:
+        return SeparatedReading(key, value)
     return lambda data: decode_pair(data, key, value)
 
 

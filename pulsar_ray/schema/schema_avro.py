@@ -39,35 +39,36 @@ class AvroSchema(Schema):
         definition = schema_definition if self._codec is None else self._codec.definition()
         self._definition = definition
         self._parsed = _parsed(definition)
+        # Found once: an import in each call costs as much as a short value.
+        from fastavro import schemaless_reader, schemaless_writer  # noqa: PLC0415 - only if it is installed
+
+        self._reader, self._writer = schemaless_reader, schemaless_writer
         super().__init__(record_cls, SchemaType.AVRO, json.dumps(definition, indent=1), "AVRO")
 
     def encode(self, obj: Any) -> bytes:
-        from fastavro import schemaless_writer  # noqa: PLC0415 - only those who use Avro have it
-
         if self._codec is not None:
             self._validate_object_type(obj)
             obj = self._codec.write(obj, WRITES_AVRO)
         elif not isinstance(obj, dict):
             raise ValueError("If using the custom schema, the record data should be dict type.")
         buffer = io.BytesIO()
-        schemaless_writer(buffer, self._parsed, obj)
+        self._writer(buffer, self._parsed, obj)
         return buffer.getvalue()
 
     def decode(self, data: bytes) -> Any:
-        from fastavro import schemaless_reader  # noqa: PLC0415
-
-        plain = schemaless_reader(io.BytesIO(data), self._parsed, None)
+        plain = self._reader(io.BytesIO(data), self._parsed, None)
         return plain if self._codec is None else self._codec.read(plain, AVRO)
 
     def reading(self, writer: TopicSchema | None) -> Callable[[bytes], Any]:
         if writer is None:
             return self.decode
         self._check_type_of(writer)
-        from fastavro import schemaless_reader  # noqa: PLC0415
-
+        schemaless_reader = self._reader
         written = parsed_writer(writer)
         # The broker does not compare the name of the whole record, so neither does reading.
-        read = _parsed(_also_called(self._definition, written))
+        # Values of the same definition take no resolution.
+        is_own = written == self._parsed
+        read = None if is_own else _parsed(_also_called(self._definition, written))
         codec = self._codec
 
         def decode(data: bytes) -> Any:

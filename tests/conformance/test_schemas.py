@@ -185,6 +185,32 @@ def test_values_come_back_as_they_were_with_or_without_their_class(
     assert all(isinstance(message.value(), (bytes, type(None))) for message in messages)
 
 
+def test_separated_pairs_go_by_their_keys(broker: Broker, client: Client) -> None:
+    topic = broker.topic(partitions=2)
+    schema = KeyValueSchema(StringSchema(), AvroSchema(Point), separated=True)
+    producer = client.create_producer(topic, schema=schema, batching_enabled=True)
+    typed = client.subscribe(topic, "typed", schema=schema, initial_position=EARLIEST)
+    untyped = client.subscribe(topic, "untyped", schema=AutoSchema(), initial_position=EARLIEST)
+    view = client.create_table_view(topic, schema=schema)
+    producer.send(KeyValue("a", Point(1)))
+    producer.send_many([KeyValue("a", Point(2)), KeyValue("b", Point(3))])
+    producer.send(KeyValue("b", None))
+    found = receive(typed, 4)
+    assert sorted((message.value() for message in found), key=str) == [
+        KeyValue("a", Point(1)),
+        KeyValue("a", Point(2)),
+        KeyValue("b", None),
+        KeyValue("b", Point(3)),
+    ]
+    assert {message.partition_key() for message in found} == {"YQ==", "Yg=="}
+    assert KeyValue("a", {"x": 2}) in [message.value() for message in receive(untyped, 4)]
+    wait_until(lambda: view.get("YQ==") == KeyValue("a", Point(2)) and len(view) == 1, what="the view")
+    with pytest.raises(ValueError, match="leave partition_key out"):
+        producer.send(KeyValue("a", Point(1)), partition_key="b")
+    with pytest.raises(IncompatibleSchema, match="field 'key'"):
+        client.create_producer(topic, schema=KeyValueSchema(StringSchema(), AvroSchema(Point)))
+
+
 def test_all_kinds_of_readers_decode(broker: Broker, client: Client) -> None:
     topic = broker.topic()
     producer = client.create_producer(topic, schema=Point)

@@ -69,6 +69,8 @@ class Overview:
         overview = merged([each for each in answers if "topics" in each], sort, limit)
         overview["topicsNotShown"] += hidden
         self._mark_starting(overview["topics"])
+        for row in overview["topics"]:
+            row.update(self._catalog.schemas.in_short(row["name"]))
         return {
             **overview,
             "counts": self.counts(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import datetime
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +82,8 @@ def _plain(value: Any) -> Any:
         return [_plain(each) for each in value]
     if isinstance(value, bytes):
         return _text(value)
+    if isinstance(value, datetime.timedelta):
+        return value.total_seconds()
     is_json = value is None or isinstance(value, (bool, int, str))
     return value if is_json or (isinstance(value, float) and math.isfinite(value)) else str(value)
 

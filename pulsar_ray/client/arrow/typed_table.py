@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
@@ -33,6 +34,7 @@ class UnreadableRows(Exception):
         self.error = error
 
 
+@functools.lru_cache(maxsize=256)
 def typed_schema(typed: TypedRows) -> pa.Schema:
     """Return the columns of tables: those of the rows, then those of messages."""
     own = [pa.field(TOMBSTONE, pa.bool_()), *_MESSAGE_FIELDS]

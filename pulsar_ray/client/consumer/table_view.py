@@ -41,6 +41,17 @@ class Decoder(Protocol):
     def decode(self, data: bytes) -> Any: ...
 
 
+class _OfKey:
+    """Decodes values that are made of their key as well."""
+
+    def __init__(self, reading: Any, key: str) -> None:
+        self._reading = reading
+        self._key = key
+
+    def decode(self, data: bytes) -> Any:
+        return self._reading.decode_pair(data, self._key, is_encoded=True)
+
+
 Stored = tuple[bytes, Decoder]
 """A value as it is stored, and how it is read."""
 
@@ -175,6 +186,8 @@ class TableView:
                 continue
             data = message.data()
             reading: Decoder = message.block.schema if is_typed else self._schema
+            if is_typed and message.block.schema.takes_keys:
+                reading = _OfKey(message.block.schema, key)
             with self._lock:
                 if data:
                     self._values[key] = data

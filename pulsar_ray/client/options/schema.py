@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -34,6 +34,17 @@ class SchemaInfo:
         return self._schema
 
 
+@runtime_checkable
+class KeyedReading(Protocol):
+    """Decodes values that are made of a message's key as well."""
+
+    def __call__(self, data: bytes) -> Any:
+        """Return the value without its key."""
+
+    def pair(self, data: bytes | None, key: str | None, *, is_encoded: bool) -> Any:
+        """Return the value of a message with this key."""
+
+
 class Schema:
     """Base of all schemas: `encode` and `decode` are what a schema of one's own overrides."""
 
@@ -51,6 +62,16 @@ class Schema:
         self._schema_info = SchemaInfo(
             schema_type, schema_name, "null" if schema_definition is None else schema_definition
         )
+
+    takes_keys = False
+    """Whether values may be made of a message's key as well (`decode_pair`)."""
+
+    def decode_pair(self, data: bytes | None, key: str | None, *, is_encoded: bool) -> Any:
+        """Return the value of a message with this key; None for a tombstone.
+
+        `is_encoded`: the key is base64 of its bytes, as producers with a schema of pairs make it.
+        """
+        return None if data is None else self.decode(data)
 
     def encode(self, obj: Any) -> bytes:
         """The bytes to send. Raises TypeError for a value the schema cannot take."""

@@ -101,9 +101,12 @@ class Message:
         """
         block = self.block
         data = None if block.is_columnar else block.values[self.row]
-        if data is None and not block.is_columnar:
+        if data is None and not block.is_columnar and not block.schema.takes_keys:
             return None
         try:
+            if block.schema.takes_keys and not block.is_columnar:
+                is_encoded = bool(block.schema_version)
+                return block.schema.decode_pair(data, self.partition_key() or None, is_encoded=is_encoded)
             return block.value_of_row(self.row) if data is None else block.schema.decode(data)
         except SchemaSerializationException as error:
             raise error.of_message(self.message_id()) from error.__cause__

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from pulsar_ray.client.options.schema import Schema
+from pulsar_ray.client.options.schema import KeyedReading, Schema
 from pulsar_ray.errors import (
     OperationNotSupported,
     PulsarException,
@@ -87,7 +87,7 @@ class Unreadable(NamedTuple):
 class WrittenValues:
     """Decodes values that were written with one version of a topic's schema."""
 
-    __slots__ = ("_decode", "_find", "_rows", "_schema", "_topic", "_written")
+    __slots__ = ("_decode", "_find", "_found", "_rows", "_schema", "_topic", "_written")
 
     def __init__(self, topic: str, written: bytes, schema: Schema, find: FindSchema) -> None:
         self._topic = topic
@@ -96,6 +96,7 @@ class WrittenValues:
         self._find = find
         self._decode: Callable[[bytes], Any] | None = None
         self._rows: Callable[[pa.RecordBatch], list[Any]] | None = None
+        self._found: TopicSchema | None = None
 
     def decode(self, data: bytes) -> Any:
         """Return the value.
@@ -107,6 +108,28 @@ class WrittenValues:
             if decode is None:
                 decode = self._decode = self._schema.reading(self._writer())
             return decode(data)
+        except PulsarException:
+            raise
+        except Exception as error:  # a schema and what it is given may raise anything
+            raise self._unreadable(error) from error
+
+    @property
+    def takes_keys(self) -> bool:
+        """Whether values may be made of a message's key as well (`decode_pair`)."""
+        return self._schema.takes_keys
+
+    def decode_pair(self, data: bytes | None, key: str | None, *, is_encoded: bool) -> Any:
+        """Return the value of a message with this key; None for a tombstone.
+
+        Raises as `decode`.
+        """
+        try:
+            decode = self._decode
+            if decode is None:
+                decode = self._decode = self._schema.reading(self._writer())
+            if isinstance(decode, KeyedReading):
+                return decode.pair(data, key, is_encoded=is_encoded)
+            return None if data is None else decode(data)
         except PulsarException:
             raise
         except Exception as error:  # a schema and what it is given may raise anything
@@ -179,15 +202,16 @@ class WrittenValues:
         )
 
     def _writer(self) -> TopicSchema | None:
+        if self._found is not None or not self._written:
+            return self._found
         version = version_number(self._written)
-        if not self._written:
-            return None
         if version is None:
             raise ValueError(f"the version {self._written!r:.40} is none that a registry gives")
         try:
-            return self._find(self._topic, version)
+            self._found = self._find(self._topic, version)
         except SchemaNotFound as error:
             raise SchemaSerializationException(f"{self._said()} cannot be read: {error.text}") from error
+        return self._found
 
     def _said(self) -> str:
         version = version_number(self._written)

@@ -13,7 +13,7 @@ from pulsar_ray.errors import InvalidMessage, PulsarException
 from pulsar_ray.format.block import COLUMNAR, KEY_COLUMN, VALUE_COLUMN
 from pulsar_ray.format.columnar import columns_of, row_of_bytes
 from pulsar_ray.format.key_columns import decode_keys
-from pulsar_ray.format.payload import decode_block, encode_batch, encode_rows, rest_of_block
+from pulsar_ray.format.payload import decode_block, encode_batch, encode_rows, encode_table, rest_of_block
 
 SCHEMA = pa.schema(
     [
@@ -142,3 +142,16 @@ def test_a_compressed_body_is_refused() -> None:
     )
     with pytest.raises(InvalidMessage, match="compressed"):
         decode_block(b"".join(buffers)).rows()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_rows_written_in_place_are_those_that_were_copied(count: int) -> None:
+    given = pa.array([{"a": number, "b": "x" * number} for number in range(count)])
+    batch = pa.RecordBatch.from_arrays([given], names=["value"])
+    in_place, columns = encode_table(batch)
+    copied, same_columns = encode_rows(given)
+    assert columns == same_columns
+    assert bytes(in_place) == bytes(copied)
+    memory = memoryview(bytearray(1 << 16))
+    roomy, _ = encode_table(batch, lambda length: memory[:length])
+    assert bytes(roomy) == bytes(copied)

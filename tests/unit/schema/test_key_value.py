@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from pulsar_ray.broker.catalog.schemas.content import digest
 from pulsar_ray.schema import Integer, JsonSchema, KeyValue, KeyValueSchema, Record, SchemaType, StringSchema
 
 
@@ -28,3 +29,35 @@ def test_bytes_that_are_no_pair(data: bytes) -> None:
 def test_only_pairs_are_taken() -> None:
     with pytest.raises(TypeError, match="Invalid record obj"):
         PAIRS.encode(("k", "v"))
+
+
+SEPARATED = KeyValueSchema(StringSchema(), JsonSchema(V), separated=True)
+
+
+def test_a_separated_pair_has_its_key_in_the_message() -> None:
+    pair = KeyValue("ü", V(x=1))
+    assert SEPARATED.encode(pair) == b'{\n "x": 1\n}'
+    assert SEPARATED.fields_of is not None
+    key, at = SEPARATED.fields_of(pair, None, 5)
+    assert (key, at) == ("w7w=", 5)
+    assert SEPARATED.decode_pair(SEPARATED.encode(pair), key, is_encoded=True) == pair
+    assert SEPARATED.decode_pair(None, key, is_encoded=True) == KeyValue("ü", None)
+    # As of a producer without the schema, whose keys are texts.
+    assert SEPARATED.decode_pair(SEPARATED.encode(pair), "ü", is_encoded=False) == pair
+
+
+def test_a_separated_pair_registers_as_java_does() -> None:
+    registered = SEPARATED.registered()
+    assert registered.properties["kv.encoding.type"] == "SEPARATED"
+    assert registered.is_separated
+    assert digest(registered) != digest(PAIRS.registered())
+
+
+def test_a_separated_pair_takes_no_other_key() -> None:
+    assert SEPARATED.fields_of is not None
+    with pytest.raises(ValueError, match="leave partition_key out"):
+        SEPARATED.fields_of(KeyValue("a", None), "b", None)
+    with pytest.raises(ValueError, match="no base64"):
+        SEPARATED.decode_pair(b"{}", "no base64", is_encoded=True)
+    with pytest.raises(ValueError, match="in the payload"):
+        SEPARATED.reading(PAIRS.registered())

@@ -103,7 +103,7 @@ def _reads_integer(reader: Any, writer: Any) -> bool:
     is_unsigned = bool(pa.types.is_unsigned_integer(writer))
     bits = writer.bit_width - (not is_unsigned)
     if pa.types.is_floating(reader):
-        return bits <= _MANTISSA_BITS[reader.bit_width]
+        return bool(bits <= _MANTISSA_BITS[reader.bit_width])
     if not pa.types.is_integer(reader):
         return False
     if pa.types.is_unsigned_integer(reader):
@@ -112,4 +112,4 @@ def _reads_integer(reader: Any, writer: Any) -> bool:
 
 
 def _is_finer(reader: Any, writer: Any) -> bool:
-    return _UNITS.index(reader.unit) >= _UNITS.index(writer.unit)
+    return bool(_UNITS.index(reader.unit) >= _UNITS.index(writer.unit))

@@ -108,13 +108,17 @@ def _said(version: SchemaVersion) -> str:
     )
 
 
-def _found(reader: TopicSchema, writer: TopicSchema, effort: Effort) -> list[Misfit]:
+def _found(  # noqa: PLR0911 - one for each type
+    reader: TopicSchema, writer: TopicSchema, effort: Effort
+) -> list[Misfit]:
     if reader.type != writer.type:
         return [Misfit("", f"{writer.type} cannot be read as {reader.type}")]
     if reader.type in AVRO_LIKE:
         return misfits(_parsed(reader.text), _parsed(writer.text), effort)
     if reader.type == SchemaType.ARROW.name:
         return column_misfits(reader.text, writer.text)
+    if reader.type == KEY_VALUE and reader.is_separated != writer.is_separated:
+        return [Misfit("key", "it is in the payload with one, and the message's key with the other")]
     if reader.type == KEY_VALUE:
         readers, writers = reader.parts(), writer.parts()
         return [

@@ -98,7 +98,8 @@ def canonical(schema: TopicSchema) -> str:
     if schema.type == SchemaType.ARROW.name:
         return schema_text(schema_of(schema.text))
     if schema.type == KEY_VALUE:
-        return json.dumps([[part.type, canonical(part)] for part in schema.parts()])
+        parts = [[part.type, canonical(part)] for part in schema.parts()]
+        return json.dumps([*parts, "SEPARATED"] if schema.is_separated else parts)
     return "" if schema.type in (*_TEXTLESS, SchemaType.BYTES.name) else schema.text
 
 

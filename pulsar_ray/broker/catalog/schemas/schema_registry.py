@@ -131,6 +131,10 @@ class SchemaRegistry:
         subject = await self._known_subject(topic)
         return [found.fields() for found in self._table.versions(subject)]
 
+    async def in_short(self, topic: str) -> dict[str, Any]:
+        """Return `schemaType` and `schemaVersion` of the latest version; empty without one."""
+        return self._table.in_short(await self._known_subject(topic))
+
     async def upload(self, topic: str, fields: Mapping[str, Any], by: str) -> int:
         """Return the version of a schema, made if it is new and fits.
 

@@ -111,6 +111,15 @@ class SchemaTable:
         last = self.last_version(topic)
         return self.version(topic, last) if last is not None and last > self._deleted_to(topic) else None
 
+    def in_short(self, topic: str) -> dict[str, Any]:
+        """Return `schemaType` and `schemaVersion` of the latest version; empty without one."""
+        rows = self._db.execute(
+            "SELECT type, version FROM schema_version WHERE topic = ? ORDER BY version DESC LIMIT 1", (topic,)
+        )
+        if not rows or rows[0][0] == _DELETION:
+            return {}
+        return {"schemaType": rows[0][0], "schemaVersion": int(rows[0][1])}
+
     def _rows(self, condition: str, *values: str | int) -> list[Any]:
         return self._db.execute(
             "SELECT version, type, text, properties, digest, registered_by, registered_ms "  # noqa: S608

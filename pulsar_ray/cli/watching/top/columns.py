@@ -109,6 +109,11 @@ def _short_topic(row: Row) -> str:
     return one_line(str(row["name"]).removeprefix("persistent://").removeprefix("public/default/"))
 
 
+def _schema(row: Row) -> str:
+    """The type of a topic's values, and its version."""
+    return f"{row['schemaType']} v{row['schemaVersion']}" if row.get("schemaType") else ""
+
+
 COLUMNS: Mapping[View, Sequence[Column]] = {
     View.TOPICS: (
         Column("topic", "TOPIC", 0, _short_topic, _short_topic, is_number=False),
@@ -123,6 +128,7 @@ COLUMNS: Mapping[View, Sequence[Column]] = {
         _number("producers", "PROD", "producers", 5, 100),
         _number("consumers", "CONS", "consumers", 5),
         _bytes("stored", "STORED", "storageSize", 110),
+        Column("schema", "SCHEMA", 12, _schema, _schema, 140, is_number=False),
         _text("state", "STATE", "state", 8),
         _text("problem", "PROBLEM", "problem", 0, 130),
     ),
