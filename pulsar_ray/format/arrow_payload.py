@@ -144,7 +144,8 @@ def encode_table(batch: pa.RecordBatch, room: Room | None = None) -> tuple[Buffe
 def _rows_alone(rows: pa.StructArray, room: Room | None) -> Buffer | None:
     """The payload of rows that have nothing else, written where it goes.
 
-    It is as `_serialized` makes it, which would copy the columns once more. None if there are tombstones or dictionaries.
+    It is as `_serialized` makes it, which would copy the columns once more. None if there are tombstones or
+    dictionaries.
     """
     columns = None if rows.null_count else stored_columns(rows)
     length = None if columns is None else stream_bytes(columns)

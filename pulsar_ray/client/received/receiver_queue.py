@@ -541,13 +541,24 @@ def _size(block: ReceivedBlock, rows: Rows) -> int:
     """The bytes of these rows of a block; they may be of any size."""
     if len(rows) == block.message_count:
         return block.decoded.header.uncompressed_length
+    if block.is_columnar:
+        return _mean_bytes(block) * len(rows)
     return sum(len(value or b"") for value in items_of(block.values, rows))
+
+
+def _mean_bytes(block: ReceivedBlock) -> int:
+    """The share of each row of columns, whose own bytes would have to be made first."""
+    return max(block.decoded.header.uncompressed_length // block.message_count, 1)
 
 
 def _fitting(block: ReceivedBlock, rows: Rows, max_bytes: int) -> tuple[int, int]:
     """How many of these rows fit into so many bytes, and their size."""
     if block.decoded.header.uncompressed_length < max_bytes:
         return len(rows), _size(block, rows)
+    if block.is_columnar:
+        mean_bytes = _mean_bytes(block)
+        fitting = min(max_bytes // mean_bytes, len(rows))
+        return fitting, fitting * mean_bytes
     size = 0
     for fitting, value in enumerate(items_of(block.values, rows)):
         length = len(value or b"")

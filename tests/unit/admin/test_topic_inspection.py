@@ -32,8 +32,17 @@ class StubCalls:
             raise ServiceUnitNotReady("partition is starting")
         return self._partition
 
+    def ask_controller(self, method: str, *_arguments: Any) -> dict[str, Any]:
+        assert method == "schema_in_short"
+        return {"schemaType": "AVRO", "schemaVersion": 3}
+
     def running_stats(self, _topic: str, subscription: str, *, durable: bool) -> dict[str, Any] | None:
         return {"s": served(4, "a")} if subscription == "s" else self._unanswered
+
+
+def test_stats_say_which_schema_a_topic_has() -> None:
+    found = inspect(None)
+    assert (found["schemaType"], found["schemaVersion"]) == ("AVRO", 3)
 
 
 def inspect(partition: dict[str, Any] | None, unanswered: dict[str, Any] | None = None) -> dict[str, Any]:

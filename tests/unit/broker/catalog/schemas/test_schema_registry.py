@@ -320,3 +320,32 @@ def test_events_of_a_log_that_was_given_up_are_written_anew(
     assert again.run(again.schemas.get(TOPIC, 0))["registered_by"] == "p"
     assert listed(again) == []
     assert TopicName.parse(TOPIC).full in again.catalog.schemas.topics("public/default")
+
+
+def test_stats_know_type_and_version(begin: Begin) -> None:
+    controller = begin()
+
+    def in_short() -> dict[str, Any]:
+        return controller.run(controller.schemas.in_short(TOPIC))
+
+    assert in_short() == {}
+    register(controller, fields("a"))
+    register(controller, fields("a", "b"))
+    assert in_short() == {"schemaType": "AVRO", "schemaVersion": 1}
+    controller.run(controller.schemas.delete(TOPIC, "admin", force=False))
+    assert in_short() == {}
+
+
+def test_rows_have_one_version_for_each_content(begin: Begin) -> None:
+    controller = begin()
+    column = {"name": "a", "type": "int64", "nullable": True}
+    first = {"type": "ARROW", "text": json.dumps({"fields": [column]}), "properties": {}}
+    again = {
+        "type": "ARROW",
+        "text": json.dumps({"fields": [dict(reversed(column.items()))]}, indent=3),
+        "properties": {},
+    }
+    assert register(controller, first) == register(controller, again) == 0
+    for text in ("[]", "{", '{"fields": [{"name": "a", "type": "int65"}]}'):
+        with pytest.raises(IncompatibleSchema, match="Invalid schema definition data for ARROW schema"):
+            register(controller, {**first, "text": text})
