@@ -315,7 +315,7 @@ def null_places(array: pa.Array, field: pa.Field, path: str) -> Iterator[tuple[s
     if not field.nullable and array.null_count:
         yield path, array.is_null().index(pa.scalar(True)).as_py()
     kind = field.type
-    if not _has_required(kind):
+    if not has_required(kind):
         return
     if pa.types.is_struct(kind):
         present = array.is_valid()
@@ -330,12 +330,12 @@ def null_places(array: pa.Array, field: pa.Field, path: str) -> Iterator[tuple[s
         yield from ((each, -1) for each, _ in null_places(array.flatten(), kind.value_field, path + "[]"))
 
 
-def _has_required(kind: pa.DataType) -> bool:
-    """Whether a part of a value must not be null."""
+def has_required(kind: pa.DataType) -> bool:
+    """Whether a part of values of a type must not be null."""
     if pa.types.is_struct(kind):
-        return any(not part.nullable or _has_required(part.type) for part in kind)
+        return any(not part.nullable or has_required(part.type) for part in kind)
     if pa.types.is_map(kind):
-        return not kind.item_field.nullable or _has_required(kind.item_type)
+        return not kind.item_field.nullable or has_required(kind.item_type)
     if _is_list(kind) or pa.types.is_fixed_size_list(kind):
-        return not kind.value_field.nullable or _has_required(kind.value_type)
+        return not kind.value_field.nullable or has_required(kind.value_type)
     return False

@@ -44,12 +44,19 @@ def as_value_column(rows: pa.StructArray) -> pa.Array:
 def stored_columns(rows: pa.StructArray) -> pa.RecordBatch:
     """Return the columns of rows as they are stored."""
     batch = columns_of(rows)
+    if not _has_dictionaries(batch.schema):
+        return batch
     return pa.RecordBatch.from_arrays([_small(column) for column in batch.columns], schema=batch.schema)
+
+
+@lru_cache(maxsize=256)
+def _has_dictionaries(schema: pa.Schema) -> bool:
+    return any(pa.types.is_dictionary(kind) for kind in schema.types)
 
 
 def stream_bytes(batch: pa.RecordBatch) -> int | None:
     """Return the length of a stream; None if only writing it can say."""
-    if any(pa.types.is_dictionary(kind) for kind in batch.schema.types):
+    if _has_dictionaries(batch.schema):
         return None
     return _schema_bytes(batch.schema) + pa.ipc.get_record_batch_size(batch) + _END_BYTES
 
@@ -83,11 +90,15 @@ def _small(column: pa.Array) -> pa.Array:
 
 def columns_of(rows: pa.StructArray) -> pa.RecordBatch:
     """Return the columns of rows, null where the whole row is."""
+    if not rows.null_count:
+        return pa.RecordBatch.from_struct_array(rows)
     return pa.RecordBatch.from_arrays(rows.flatten(), schema=pa.schema(list(rows.type)))
 
 
 def rows_of(batch: pa.RecordBatch, tombstones: pa.Array | None = None) -> pa.StructArray:
     """Return columns as rows; `tombstones` says of each whether it is none."""
+    if tombstones is None:
+        return batch.to_struct_array()
     return pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema), mask=tombstones)
 
 

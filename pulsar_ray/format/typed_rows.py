@@ -10,6 +10,7 @@ import pyarrow as pa
 from pulsar_ray.format.arrow_types import (
     check_names,
     fitted,
+    has_required,
     null_places,
     plain_field,
     schema_text,
@@ -59,6 +60,8 @@ class TypedRows:
         self.event_time = event_time
         self._stored = [stored_field(field) for field in schema]
         self._stored_schema = pa.schema(self._stored)
+        self._has_required = has_required(pa.struct(self._stored))
+        self._has_plain_columns = self.plain.equals(self._stored_schema)
         check_names(self._stored, "")
 
     def check_nulls(self, columns: Sequence[pa.Array], first_row: int = 0) -> None:
@@ -97,9 +100,8 @@ class TypedRows:
         names the column, its type and the row, for what does not fit.
         """
         table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
-        if self.key is None and self.event_time is None and table.schema.equals(self._stored_schema):
-            values, _, _ = self._values(table)
-            return pa.Table.from_arrays([values], names=["value"])
+        if self.key is None and self.event_time is None and self._may_pass(table.schema):
+            return self._of_stored_columns(table)
         check_names(table.schema, "")
         others = [name for name in table.column_names if name not in self.schema.names]
         for name in others:
@@ -120,6 +122,20 @@ class TypedRows:
         given["value"] = pa.chunked_array([pa.nulls(table.num_rows, pa.binary())])
         stored = normalize_table(pa.table(given))
         return stored.set_column(0, pa.field("value", values.type), values)
+
+    def _may_pass(self, schema: pa.Schema) -> bool:
+        """Whether a table is as it is stored; dictionaries may have become too large."""
+        return self._has_plain_columns and bool(schema.equals(self._stored_schema))
+
+    def _of_stored_columns(self, table: pa.Table) -> pa.Table:
+        """A table of the rows' columns alone, of their own types: nothing is copied."""
+        chunks, first_row = [], 0
+        for batch in table.to_batches():
+            if self._has_required:
+                self.check_nulls(batch.columns, first_row)
+            chunks.append(rows_of(batch))
+            first_row += batch.num_rows
+        return pa.Table.from_arrays([pa.chunked_array(chunks, pa.struct(self._stored))], names=["value"])
 
     def _message_column(self, name: str) -> str | None:
         """Return the column of messages that a table's column is; None if it is none."""

@@ -13,6 +13,7 @@ from pulsar_ray.client.arrow.received_table import (
     FEW_BLOCKS,
     STORED_BUT_VALUE,
     TABLE_SCHEMA,
+    constant_array,
     described_columns,
     message_columns,
     stored_columns,
@@ -22,6 +23,7 @@ from pulsar_ray.client.schemas.readings import WrittenValues
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.format.typed_rows import TOMBSTONE, TypedRows
 
+_BOOL = pa.bool_()
 _MESSAGE_FIELDS = [field for field in TABLE_SCHEMA if field.name != "value"]
 
 
@@ -93,8 +95,9 @@ def _values(parts: list[BlockRows], typed: TypedRows, place: int) -> tuple[pa.Re
     assert isinstance(reading, WrittenValues)
     try:
         if block.is_columnar:
-            batch = reading.read_rows(block.decoded.rows(), typed)
-            gone = block.decoded.rows().is_null()
+            stored = block.decoded.rows()
+            batch = reading.read_rows(stored, typed)
+            gone = stored.is_null() if stored.null_count else constant_array(False, _BOOL, len(stored))
             return _chosen(batch, parts[0]), _chosen(gone, parts[0])
         payloads = [payload for part in parts for payload in items_of(part.block.values, part.rows)]
         batch = reading.read_payloads(payloads, typed)

@@ -547,7 +547,7 @@ def _size(block: ReceivedBlock, rows: Rows) -> int:
 
 
 def _mean_bytes(block: ReceivedBlock) -> int:
-    """The share of each row of columns, whose own bytes would have to be made first."""
+    """The share of each row of columns, which has no bytes of its own."""
     return max(block.decoded.header.uncompressed_length // block.message_count, 1)
 
 
