@@ -28,6 +28,8 @@ TAG_CHUNK = 8 | REQUIRED
 TAG_TRANSACTION = 9 | REQUIRED
 TAG_ENCRYPTION = 10 | REQUIRED
 TAG_DELIVERY_TIMES = 11
+# A reader that ignored it would deliver what compaction has removed.
+TAG_REMOVED_ROWS = 12 | REQUIRED
 
 _FIELD = struct.Struct("<HI")
 _I64 = struct.Struct("<q")
@@ -73,7 +75,8 @@ class BlockMetadata(NamedTuple):
 
     `deliver_at` and `event_time` are in ms since 1970, `schema_version` is opaque, `unknown` keeps the
     optional fields (tag, value) of newer builds. `delivery_times` has a `deliver_at` of its own for each row
-    (delivery_times.py).
+    (delivery_times.py). `removed_rows` has a bit for each row, the first in the lowest, which is set for one
+    that compaction has removed (ADR 0128).
     """
 
     producer_name: str | None = None
@@ -87,6 +90,7 @@ class BlockMetadata(NamedTuple):
     transaction: TransactionId | None = None
     encryption: EncryptionInfo | None = None
     delivery_times: bytes | None = None
+    removed_rows: bytes | None = None
     unknown: tuple[tuple[int, bytes], ...] = ()
 
 
@@ -185,6 +189,8 @@ def _rare_fields(metadata: BlockMetadata) -> list[bytes]:
         parts.append(_field(TAG_ENCRYPTION, msgpack.packb(metadata.encryption)))
     if metadata.delivery_times is not None:
         parts.append(_field(TAG_DELIVERY_TIMES, metadata.delivery_times))
+    if metadata.removed_rows is not None:
+        parts.append(_field(TAG_REMOVED_ROWS, metadata.removed_rows))
     parts += (_field(tag, value) for tag, value in metadata.unknown)
     return parts
 
@@ -202,6 +208,7 @@ _DECODERS: tuple[tuple[int, Callable[[bytes], Any]], ...] = (
     (TAG_TRANSACTION, lambda value: TransactionId(*_U64_PAIR.unpack(value))),
     (TAG_ENCRYPTION, _read_encryption),
     (TAG_DELIVERY_TIMES, _read_times),
+    (TAG_REMOVED_ROWS, bytes),
 )
 _BY_TAG = {tag: (place, decode) for place, (tag, decode) in enumerate(_DECODERS)}
 

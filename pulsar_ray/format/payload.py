@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from pulsar_ray.errors import CryptoError, InvalidMessage, MessageTooBig, UnsupportedFormatVersion
@@ -22,8 +23,10 @@ from pulsar_ray.format.block import (
     CHUNK,
     COLUMNAR,
     ENCRYPTED,
+    KEY_COLUMN,
     KNOWN_COLUMNS,
     NULL_VALUE,
+    ORDERING_KEY_COLUMN,
     RAW,
     ROW_IS_ENTRY,
     SEQUENCE_ID_COLUMN,
@@ -34,7 +37,7 @@ from pulsar_ray.format.block import (
 )
 from pulsar_ray.format.checksum import Buffer
 from pulsar_ray.format.columnar import row_bytes, rows_of_value_column
-from pulsar_ray.format.compression import MAX_UNCOMPRESSED_LENGTH, UnknownCodec, compress, decompress
+from pulsar_ray.format.compression import LZ4, MAX_UNCOMPRESSED_LENGTH, UnknownCodec, compress, decompress
 from pulsar_ray.format.metadata import BlockMetadata
 
 __all__ = ["DecodedBlock", "decode_block", "encode_batch", "encode_rows", "encode_single", "encode_table"]
@@ -398,3 +401,39 @@ def rest_of_block(buffers: Sequence[Buffer], stored_id: int) -> RestOfBlock:
         metadata=metadata,
     )
     return RestOfBlock(rest, dropped, entries)
+
+
+def without_rows(decoded: DecodedBlock, kept: npt.NDArray[np.bool_]) -> list[Buffer]:
+    """Encode a batch again with nothing in the rows that are not `kept`, which it names as removed.
+
+    The others keep their numbers, ids and everything else.
+    """
+    header, metadata = decoded.header, decoded.metadata
+    stored = decoded.stored_rows()
+    places = pa.array(np.arange(len(kept)), mask=~kept)
+    columns = [
+        column if name == "sequence_id" else column.take(places)
+        for name, column in zip(stored.schema.names, stored.columns, strict=True)
+    ]
+    payload, bits = encode_table(pa.RecordBatch.from_arrays(columns, schema=stored.schema))
+    first = int(np.argmax(kept))
+    # A batch has those of its first message in its header, which would be all messages' without a column.
+    for column, name in ((KEY_COLUMN, "key"), (ORDERING_KEY_COLUMN, "ordering_key")):
+        if header.columns & column:
+            of_first = None if header.row_is_entry else stored.column(name)[first].as_py()
+            metadata = metadata._replace(**{name: of_first})
+    removed = np.packbits(~kept, bitorder="little").tobytes()
+    is_sparse = 2 * int(np.count_nonzero(kept)) < len(kept)
+    return encode_batch(
+        payload,
+        bits,
+        message_count=header.message_count,
+        incarnation=header.incarnation,
+        entry_seq=header.entry_seq,
+        first_sequence_id=header.first_sequence_id,
+        last_sequence_id=header.last_sequence_id,
+        publish_time_ms=header.publish_time_ms,
+        row_is_entry=header.row_is_entry,
+        codec=header.codec or (LZ4 if is_sparse else 0),
+        metadata=metadata._replace(removed_rows=removed),
+    )

@@ -29,12 +29,25 @@ class SegmentInfo(NamedTuple):
     last_entry_id: int
 
 
+COMPACTED_INDEX = 1 << 31
+"""Segments from this index on hold what compaction number (index - this) has kept of a ledger (ADR 0128)."""
+_COMPACTED_NAME = re.compile(r"(\d+)-kept-(\d+)\.seg\Z")
+
+
 def segment_name(ledger_id: int, segment_index: int) -> str:
+    if segment_index >= COMPACTED_INDEX:
+        return f"{ledger_id}-kept-{segment_index - COMPACTED_INDEX}.seg"
     return f"{ledger_id}-{segment_index}.seg"
 
 
+def parse_compacted_name(name: str) -> tuple[int, int] | None:
+    """Ledger id and number of a compacted segment's name; None for other names."""
+    match = _COMPACTED_NAME.match(name)
+    return (int(match[1]), int(match[2])) if match else None
+
+
 def parse_segment_name(name: str) -> tuple[int, int] | None:
-    """Ledger id and segment index of a segment's name; None for other names."""
+    """Ledger id and segment index of a segment's name; None for other names, compacted ones among them."""
     match = _NAME.match(name)
     return (int(match[1]), int(match[2])) if match else None
 

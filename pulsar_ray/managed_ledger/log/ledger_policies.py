@@ -132,4 +132,6 @@ class LedgerPolicies:
         """Let other settings hold from the next decision on."""
         self.rollover = RolloverPolicy.from_settings(settings)
         self.retention = Retention.from_settings(settings)
+        self.is_compacted = settings.broker_service_compaction_threshold_in_bytes > 0
+        """Whether the log is compacted by itself: what was not compacted yet is kept."""
         self.new_topic_ms = settings.new_topic_retention_seconds * 1000

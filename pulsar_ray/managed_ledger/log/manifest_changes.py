@@ -20,6 +20,7 @@ from pulsar_ray.managed_ledger.log.ledger_policies import (
 from pulsar_ray.managed_ledger.log.log_state import LogState
 from pulsar_ray.managed_ledger.log.manifest.manifest import LedgerInfo
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
+    Compacted,
     DeduplicationSwitched,
     Expired,
     HoldMoved,
@@ -53,6 +54,8 @@ class ManifestChanges:
         """Rises whenever a hold has moved, come or gone."""
         self.holds_lowered = 0
         """Rises whenever a hold has moved back, or come."""
+        self.is_compacting = False
+        """Whether a compaction reads the log: what it has not compacted yet stays."""
         self.has_begun = False
         """Whether the owner has written a manifest of its own."""
 
@@ -80,6 +83,8 @@ class ManifestChanges:
                 self._apply_to_hold(record)
             else:
                 state.manifest.apply(record)
+                if isinstance(record, Compacted):
+                    state.segments_changed()
         if change.deleted:
             state.manifest.deleted -= change.deleted
             state.forget_points()
@@ -160,7 +165,7 @@ class ManifestChanges:
         if initial == "latest":
             hold = state.readable.position
         elif initial == "earliest":
-            hold = mark_delete_before(state.first_position())
+            hold = self._before_all()
         else:
             assert isinstance(initial, Position)
             hold = self.clamp(initial)
@@ -276,8 +281,37 @@ class ManifestChanges:
 
         It lies between right before the first entry and the last readable one.
         """
-        lowest = mark_delete_before(self._state.first_position())
+        lowest = self._before_all()
         return min(max(mark_delete, lowest), self._state.readable.position)
+
+    def _before_all(self) -> Position:
+        """The mark-delete position before all there is, what compaction has kept of trimmed ledgers included."""
+        first, compacted = self._state.first_position(), self.compacted
+        kept = None if compacted is None else compacted.first
+        return mark_delete_before(first if kept is None else min(first, kept))
+
+    # ---- compaction
+
+    @property
+    def compacted(self) -> Compacted | None:
+        """What compaction has kept of the log, durably; None if nothing was compacted."""
+        return self._state.manifest.compacted
+
+    def take_compacted(self, compacted: Compacted) -> ManifestChange:
+        """Let a compacted form, whose files are durable, be that of the log in place of the one before."""
+        return self._begin([compacted])
+
+    def drop_compacted(self) -> ManifestChange | None:
+        """Forget what compaction has kept; None: there is nothing."""
+        if self.compacted is None:
+            return None
+        return self._begin([Compacted(0, -1, -1, (), (-1, -1, -1, 0), 0, 0, 0, 0)])
+
+    def _compaction_hold(self) -> list[Position]:
+        """The horizon of a log that is compacted, or is to be: what lies behind was not compacted yet."""
+        if self.compacted is not None:
+            return [self.compacted.horizon]
+        return [EARLIEST] if self.is_compacting or self._policies.is_compacted else []
 
     # ---- deduplication
 
@@ -345,6 +379,8 @@ class ManifestChanges:
         state = self._state
         manifest = state.manifest
         holds = self._holds()
+        if is_truncating:
+            holds = self._subscribed_holds()
         if is_leaving and holds and state.in_flight is None and min(holds) >= state.last_position:
             self.end_log()
         current = state.open_ledger
@@ -394,7 +430,10 @@ class ManifestChanges:
         return self.trim(now_ms, Retention(0, 0), is_truncating=True)
 
     def _holds(self) -> list[Position]:
-        """The holds of all durable subscriptions, those on their way included."""
+        """The holds of all durable subscriptions, those on their way included, and of compaction."""
+        return self._subscribed_holds() + self._compaction_hold()
+
+    def _subscribed_holds(self) -> list[Position]:
         holds = [s.hold for s in self._state.manifest.subscriptions.values() if s.is_durable]
         return holds + [change.hold for change in self._state.unfinished if change.hold is not None]
 

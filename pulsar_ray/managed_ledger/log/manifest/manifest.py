@@ -13,6 +13,7 @@ from pathlib import Path
 from pulsar_ray.ledger.segment_file import SegmentInfo, segment_name
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
     WHOLE_TOPIC,
+    Compacted,
     Counters,
     Expired,
     HoldMoved,
@@ -73,6 +74,8 @@ class Manifest:
         """The last entry of a topic that takes no more."""
         self.unused_since_ms = 0
         """Since when nobody has used the topic; 0 if somebody does, or nobody counts."""
+        self.compacted: Compacted | None = None
+        """What compaction has kept of the log; None if nothing was compacted."""
         self.last_position = EARLIEST
         self.trimmed = EARLIEST
         """The last entry of the ledgers that were deleted."""
@@ -125,6 +128,8 @@ class Manifest:
             self.topic_epoch = record
         elif isinstance(record, Terminated):
             self.terminated = Position(*record)
+        elif isinstance(record, Compacted):
+            self.compacted = record if record.number else None
         elif isinstance(record, Counters):
             self.next_ledger_counter = record.next_ledger_counter
             self.next_subscription = record.next_subscription
@@ -184,6 +189,8 @@ class Manifest:
             yield self.topic_epoch
         if self.terminated is not None:
             yield Terminated(*self.terminated)
+        if self.compacted is not None:
+            yield self.compacted
         if self.unused_since_ms:
             yield Unused(WHOLE_TOPIC, self.unused_since_ms)
         for subscription in self.subscriptions.values():

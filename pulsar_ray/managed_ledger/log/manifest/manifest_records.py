@@ -255,6 +255,34 @@ class Unused(NamedTuple):
     since_ms: int
 
 
+class Compacted(NamedTuple):
+    """The log up to its horizon is compacted: these segments hold the newest message of each key (ADR 0128).
+
+    Each is (ledger id, last entry read of it, first and last entry kept, end offset, entries kept). `last` is
+    the id of the last message kept: ledger, entry, batch index, batch size. Number 0: no more compacted.
+    """
+
+    number: int
+    horizon_ledger_id: int
+    horizon_entry_id: int
+    segments: Sequence[tuple[int, int, int, int, int, int]]
+    last: tuple[int, int, int, int]
+    written_bytes: int
+    removed: int
+    began_ms: int
+    ended_ms: int
+
+    @property
+    def horizon(self) -> Position:
+        """The last entry that was compacted."""
+        return Position(self.horizon_ledger_id, self.horizon_entry_id)
+
+    @property
+    def first(self) -> Position | None:
+        """The first entry that is kept."""
+        return Position(self.segments[0][0], self.segments[0][2]) if self.segments else None
+
+
 ManifestRecord = (
     TopicIdentity
     | Counters
@@ -277,6 +305,7 @@ ManifestRecord = (
     | Expired
     | Terminated
     | Unused
+    | Compacted
 )
 
 # Numbers are what stands on disk: never change or reuse one. 0 is the record log's own.
@@ -302,6 +331,7 @@ _TYPES: dict[int, type[Any]] = {
     19: Expired,
     20: Terminated,
     21: Unused,
+    22: Compacted,
 }
 _STORED_OF_SUBSCRIPTION = Subscription._fields.index("expired_ledger_id")
 _NUMBERS = {record_type: number for number, record_type in _TYPES.items()}

@@ -1,0 +1,1 @@
+"""Keeping the latest message of each key of a log."""

@@ -1,0 +1,331 @@
+"""Compacts a log: finds the newest message of each key, and writes those alone.
+
+What was compacted before is read in place of that part of the log, which may be trimmed. The log is read
+twice, more often where its keys take more memory than they may. Costs are by the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulsar_ray.errors import InvalidMessage, UnsupportedFormatVersion
+from pulsar_ray.format.block import CHUNK, ENCRYPTED, parse_block_header
+from pulsar_ray.format.payload import DecodedBlock, decode_block, without_rows
+from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk
+from pulsar_ray.managed_ledger.compaction.compacted_form import FormWriter, KeptSegment
+from pulsar_ray.managed_ledger.compaction.kept_rows import KeptRows
+from pulsar_ray.managed_ledger.compaction.latest_keys import LatestKeys, with_key
+from pulsar_ray.managed_ledger.compaction.stored_blocks import SourceSegment, StoredBlock, stored_blocks
+from pulsar_ray.model.message_id import Position
+
+_ROWS_AT_ONCE = 65_536
+NOTHING_KEPT = (-1, -1, -1, 0)
+
+
+class CompactionOrder(NamedTuple):
+    """What is to be compacted, and how.
+
+    `segments` are those of the form before, which ends with the entry `behind`, then those of the log up to
+    the `horizon`. `number` is the new form's, which no files have.
+    """
+
+    directory: str
+    number: int
+    epoch: int
+    topic: str
+    partition: int
+    created_ms: int
+    segments: Sequence[SourceSegment]
+    behind: Position
+    horizon: Position
+    retains_null_key: bool
+    max_key_bytes: int
+
+
+class CompactionOutcome(NamedTuple):
+    """What a compaction has written, durably, and how much it left out.
+
+    `last` is the id of the last message that is kept: ledger, entry, batch index or -1, batch size.
+    """
+
+    number: int
+    horizon: Position
+    segments: tuple[KeptSegment, ...]
+    last: tuple[int, int, int, int]
+    kept: int
+    removed: int
+    read_bytes: int
+    written_bytes: int
+
+
+class _Rows(NamedTuple):
+    """What compaction has to know of a block's messages."""
+
+    keys: pa.Array
+    is_empty: npt.NDArray[np.bool_]
+    """Whether a message removes its key."""
+    is_there: npt.NDArray[np.bool_]
+    """Whether no compaction before has removed it."""
+
+
+class _Chunks:
+    """The messages in chunks, of which all chunks are kept or none."""
+
+    def __init__(self) -> None:
+        self.ends: dict[int, int] = {}
+        """The number of each chunk's message, which is that of its last chunk, if all are there."""
+        self._open: dict[int, tuple[str, list[int]]] = {}
+
+    def add(self, block: StoredBlock) -> bool:
+        """Take a chunk; whether its message is whole with it."""
+        info = block.header.metadata().chunk
+        assert info is not None
+        uuid, numbers = self._open.get(block.header.incarnation, ("", []))
+        if info.chunk_id == 0:
+            uuid, numbers = info.uuid, []
+            self._open[block.header.incarnation] = (uuid, numbers)
+        if uuid != info.uuid or info.chunk_id != len(numbers):
+            return False  # sent twice, or without those before: nobody is ever given it
+        numbers.append(block.number)
+        if len(numbers) < info.num_chunks:
+            return False
+        self.ends.update(dict.fromkeys(numbers, block.number))
+        del self._open[block.header.incarnation]
+        return True
+
+    def open_numbers(self) -> list[int]:
+        """The chunks of messages whose rest may be behind the horizon."""
+        return sorted(number for _, numbers in self._open.values() for number in numbers)
+
+
+class Compactor:
+    """Carries out one order. `watch` is called often, with the share that is done; it may raise to end it."""
+
+    def __init__(
+        self,
+        order: CompactionOrder,
+        watch: Callable[[float], None] = lambda _: None,
+        disk: Disk = SYSTEM_DISK,
+    ) -> None:
+        self._order = order
+        self._watch = watch
+        self._disk = disk
+        self._keys = LatestKeys(order.max_key_bytes)
+        self._kept = KeptRows(Path(order.directory))
+        self._chunks = _Chunks()
+        self._total_bytes = max(sum(segment.end_offset for segment in order.segments), 1)
+        self._lasts: dict[int, int] = {}
+        self._seen = 0
+
+    def run(self) -> CompactionOutcome:
+        """Write the compacted form; it is durable when this returns, and of no effect until it is named.
+
+        Raises CorruptData for what cannot be read, SegmentGone, OSError; then nothing of it is left.
+        """
+        while not self._keys.is_done:
+            self._find()
+        self._kept.add(np.array(self._chunks.open_numbers(), np.int64))
+        order = self._order
+        writer = FormWriter(
+            Path(order.directory),
+            order.number,
+            order.epoch,
+            order.topic,
+            order.partition,
+            order.created_ms,
+            self._disk,
+        )
+        try:
+            last, kept = self._write(writer)
+            writer.finish()
+        except BaseException:
+            writer.give_up()
+            raise
+        segments = tuple(
+            segment._replace(last_entry_id=self._lasts[segment.ledger_id]) for segment in writer.segments
+        )
+        return CompactionOutcome(
+            order.number,
+            order.horizon,
+            segments,
+            last,
+            kept,
+            self._seen - kept,
+            self._total_bytes,
+            writer.total_bytes,
+        )
+
+    # ---- which rows are kept
+
+    def _find(self) -> None:
+        keys, gathered = self._keys, _Gathered(self._keys)
+        is_first = not keys.passes
+        keys.begin()
+        if is_first:
+            self._chunks = _Chunks()
+        read = 0
+        null_keys: list[npt.NDArray[np.int64]] = []
+        for blocks in self._blocks():
+            for block in blocks:
+                read += block.header.total_length
+                self._lasts[block.ledger_id] = block.entry_id + block.header.entries - 1
+                if block.header.flags & CHUNK and block.number not in self._chunks.ends:
+                    if not is_first or not self._chunks.add(block):
+                        continue
+                elif block.header.flags & CHUNK and self._chunks.ends[block.number] != block.number:
+                    continue
+                rows = _rows_of(block)
+                if rows is None:
+                    if is_first:
+                        null_keys.append(np.arange(block.number, block.number + block.header.message_count))
+                        self._seen += block.header.message_count
+                    continue
+                if is_first:
+                    self._seen += int(np.count_nonzero(rows.is_there))
+                    if self._order.retains_null_key and len(keyless := _keyless(block, rows)):
+                        null_keys.append(keyless)
+                gathered.add(block, rows)
+            self._watch(min(read / self._total_bytes, 1) / 2)
+        gathered.flush()
+        self._keep(keys.end())
+        if null_keys:
+            self._keep(np.concatenate(null_keys))
+
+    def _keep(self, numbers: npt.NDArray[np.int64]) -> None:
+        """Keep these rows; of a message in chunks the last one stands for all."""
+        self._kept.add(numbers)
+        if ends := self._chunks.ends:
+            last = np.fromiter(ends.values(), np.int64, len(ends))
+            all_chunks = np.fromiter(ends, np.int64, len(ends))
+            others = all_chunks[np.isin(last, numbers) & (all_chunks != last)]
+            self._kept.add(np.sort(others))
+
+    def _blocks(self) -> Any:
+        return stored_blocks(self._order.segments, self._order.behind, self._order.horizon)
+
+    # ---- writing them
+
+    def _write(self, writer: FormWriter) -> tuple[tuple[int, int, int, int], int]:
+        self._kept.rewind()
+        last, kept, read = NOTHING_KEPT, 0, 0
+        for blocks in self._blocks():
+            if not blocks:
+                continue
+            numbers = self._kept.below(blocks[-1].number + blocks[-1].header.message_count)
+            for block in blocks if len(numbers) else ():
+                of_block = self._of_block(block, numbers)
+                if len(of_block):
+                    is_part = (
+                        block.header.flags & CHUNK and self._chunks.ends.get(block.number) != block.number
+                    )
+                    kept += 0 if is_part else len(of_block)
+                    last = self._put(writer, block, of_block)
+            read += sum(block.header.total_length for block in blocks)
+            self._watch(0.5 + min(read / self._total_bytes, 1) / 2)
+        return last, kept
+
+    def _of_block(self, block: StoredBlock, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        first, end = np.searchsorted(numbers, (block.number, block.number + block.header.message_count))
+        of_block: npt.NDArray[np.int64] = numbers[first:end] - block.number
+        return of_block
+
+    def _put(
+        self, writer: FormWriter, block: StoredBlock, rows: npt.NDArray[np.int64]
+    ) -> tuple[int, int, int, int]:
+        header, count = block.header, block.header.message_count
+        if len(rows) == count:
+            writer.add(block.ledger_id, block.entry_id, header, [block.data], block.frame)
+        else:
+            kept = np.zeros(count, np.bool_)
+            kept[rows] = True
+            buffers = without_rows(decode_block(block.data), kept)
+            written = parse_block_header(buffers[0])
+            writer.add(block.ledger_id, block.entry_id, written, buffers, block.frame)
+        row = int(rows[-1])
+        if header.row_is_entry:
+            return block.ledger_id, block.entry_id + row, -1, 0
+        size = header.batch_size
+        return block.ledger_id, block.entry_id, row if size else -1, size
+
+
+class _Gathered:
+    """Gathers keys of many blocks: a group of them costs little more than one."""
+
+    def __init__(self, keys: LatestKeys) -> None:
+        self._keys = keys
+        self._columns: list[pa.Array] = []
+        self._singles: list[str] = []
+        self._marks: list[npt.NDArray[np.int64]] = []
+        self._rows = 0
+
+    def add(self, block: StoredBlock, rows: _Rows) -> None:
+        marks = np.arange(block.number, block.number + len(rows.keys)) * 2 + rows.is_empty
+        is_keyed = with_key(rows.keys).to_numpy(zero_copy_only=False) & rows.is_there
+        if not is_keyed.all():
+            marks = marks[is_keyed]
+            keys = rows.keys.filter(pa.array(is_keyed))
+        else:
+            keys = rows.keys
+        if not len(keys):
+            return
+        self._columns.append(keys)
+        self._marks.append(marks)
+        self._rows += len(keys)
+        if self._rows >= _ROWS_AT_ONCE:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._columns:
+            self._keys.add(pa.concat_arrays(self._columns), np.concatenate(self._marks))
+            self._columns, self._marks, self._rows = [], [], 0
+
+
+def _rows_of(block: StoredBlock) -> _Rows | None:
+    """The keys of a block; None for one that is kept whole, because nobody can read it."""
+    header = block.header
+    if header.flags & ENCRYPTED:
+        return None
+    count = header.message_count
+    if count == 1 and not header.columns:
+        key = header.metadata().key
+        is_empty = np.array([not header.uncompressed_length])
+        return _Rows(pa.array([key], pa.utf8()), is_empty, np.ones(1, np.bool_))
+    try:
+        decoded = decode_block(block.data)
+    except (InvalidMessage, UnsupportedFormatVersion):
+        return None
+    return _Rows(_keys_of(decoded), _empty_of(decoded), rows_there(decoded.metadata.removed_rows, count))
+
+
+def _keys_of(decoded: DecodedBlock) -> pa.Array:
+    keys = decoded.column("key")
+    return pa.nulls(decoded.message_count, pa.utf8()) if keys is None else keys
+
+
+def _empty_of(decoded: DecodedBlock) -> npt.NDArray[np.bool_]:
+    values = decoded.column("value")
+    lengths: Any = pc.fill_null(pc.binary_length(values), 0)
+    empty: npt.NDArray[np.bool_] = lengths.to_numpy(zero_copy_only=False) == 0
+    return empty
+
+
+def rows_there(removed_rows: bytes | None, count: int) -> npt.NDArray[np.bool_]:
+    """Which of a block's rows were not removed by a compaction."""
+    if removed_rows is None:
+        return np.ones(count, np.bool_)
+    bits = np.unpackbits(np.frombuffer(removed_rows, np.uint8), count=count, bitorder="little")
+    there: npt.NDArray[np.bool_] = bits == 0
+    return there
+
+
+def _keyless(block: StoredBlock, rows: _Rows) -> npt.NDArray[np.int64]:
+    is_keyless = ~with_key(rows.keys).to_numpy(zero_copy_only=False) & rows.is_there
+    found: npt.NDArray[np.int64] = np.flatnonzero(is_keyless) + block.number
+    return found

@@ -1,0 +1,310 @@
+"""What a compaction keeps of a log: the newest message of each key, as it was, and nothing else."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from pulsar_ray.errors import CorruptData
+from pulsar_ray.format.block import parse_block_header
+from pulsar_ray.format.metadata import BlockMetadata, ChunkInfo
+from pulsar_ray.format.payload import decode_block, encode_batch, encode_rows, encode_single
+from pulsar_ray.ledger.segment_file import COMPACTED_INDEX, segment_name
+from pulsar_ray.managed_ledger.compaction.compacted_form import FormLock, numbers_of_forms, remove_forms
+from pulsar_ray.managed_ledger.compaction.compactor import (
+    CompactionOrder,
+    CompactionOutcome,
+    Compactor,
+    rows_there,
+)
+from pulsar_ray.managed_ledger.compaction.stored_blocks import SourceSegment, stored_blocks
+from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
+from pulsar_ray.model.message_id import EARLIEST, Position
+from tests.stored_blocks import IDENTITY, append_blocks, open_log, settings
+
+
+class Row(NamedTuple):
+    """A message: key, value, properties."""
+
+    key: str | None
+    value: bytes | None
+    properties: dict[str, str] = {}  # noqa: RUF012
+
+
+class History:
+    """A log, and every message in it by its id (ledger, entry, batch index)."""
+
+    def __init__(self, directory: Path) -> None:
+        self.log: ManagedLedger = open_log(
+            directory, config=settings(managed_ledger_max_entries_per_ledger=20)
+        )
+        self.seq = 0
+        self.all: list[tuple[tuple[int, int, int], Row]] = []
+        self.form: CompactionOutcome | None = None
+        self.runs = 0
+
+    def single(self, row: Row, codec: int = 0) -> None:
+        metadata = BlockMetadata(producer_name="p", key=row.key, properties=row.properties or None)
+        encoded = encode_single(
+            row.value, incarnation=5, entry_seq=self.seq, sequence_id=self.seq, publish_time_ms=self.seq,
+            metadata=metadata, codec=codec,
+        )  # fmt: skip
+        self._append(encoded, [row], of_batch=False, entries=1)
+
+    def batch(self, rows: Sequence[Row], *, row_is_entry: bool = False, codec: int = 0) -> None:
+        payload, columns = encode_rows(
+            [row.value for row in rows],
+            [row.key for row in rows],
+            None,
+            [row.properties for row in rows],
+        )
+        encoded = encode_batch(
+            payload, columns, message_count=len(rows), incarnation=5, entry_seq=self.seq,
+            first_sequence_id=self.seq, last_sequence_id=self.seq + len(rows) - 1, publish_time_ms=self.seq,
+            row_is_entry=row_is_entry, codec=codec,
+            metadata=BlockMetadata(
+                producer_name="p", schema_version=b"\x07", key=None if row_is_entry else rows[0].key
+            ),
+        )  # fmt: skip
+        self._append(encoded, rows, of_batch=not row_is_entry, entries=len(rows) if row_is_entry else 1)
+
+    def chunk(self, uuid: str, number: int, count: int, key: str | None) -> None:
+        metadata = BlockMetadata(key=key, chunk=ChunkInfo(uuid, number, count, 100))
+        encoded = encode_single(
+            b"part", incarnation=9, entry_seq=self.seq, sequence_id=1, publish_time_ms=1, metadata=metadata
+        )
+        self._append(encoded, [Row(f"{uuid}/{number}", b"part")], of_batch=False, entries=1)
+
+    def _append(self, encoded: Any, rows: Sequence[Row], *, of_batch: bool, entries: int) -> None:
+        header = parse_block_header(b"".join(map(bytes, encoded)))
+        position = append_blocks(self.log, [(header, encoded)]).positions[0]
+        for number, row in enumerate(rows):
+            entry = position.entry_id + (0 if of_batch or entries == 1 else number)
+            self.all.append(((position.ledger_id, entry, number if of_batch else -1), row))
+        self.seq += entries
+
+    def order(self, max_key_bytes: int = 1 << 20, *, retains: bool = False) -> CompactionOrder:
+        self.runs += 1
+        form, directory = self.form, self.log.directory
+        behind = EARLIEST if form is None else form.horizon
+        before = (
+            []
+            if form is None
+            else [
+                SourceSegment(
+                    kept.ledger_id,
+                    COMPACTED_INDEX + form.number,
+                    str(directory / segment_name(kept.ledger_id, COMPACTED_INDEX + form.number)),
+                    kept.end_offset,
+                )
+                for kept in form.segments
+            ]
+        )
+        log = [
+            SourceSegment(s.ledger_id, s.segment_index, str(s.path), s.end_offset)
+            for s in self.log.segments()
+            if Position(s.ledger_id, s.last_entry_id) > behind
+        ]
+        horizon = self.log.readable_position
+        return CompactionOrder(
+            str(directory), self.runs, 1, IDENTITY.topic, -1, 1, [*before, *log], behind, horizon, retains,
+            max_key_bytes,
+        )  # fmt: skip
+
+    def compact(self, max_key_bytes: int = 1 << 20, *, retains: bool = False) -> CompactionOutcome:
+        self.form = Compactor(self.order(max_key_bytes, retains=retains)).run()
+        return self.form
+
+    def kept(self) -> list[tuple[tuple[int, int, int], Row]]:
+        """What the form has, read back."""
+        form = self.form
+        assert form is not None
+        found = []
+        segments = [
+            SourceSegment(
+                kept.ledger_id,
+                COMPACTED_INDEX + form.number,
+                str(self.log.directory / segment_name(kept.ledger_id, COMPACTED_INDEX + form.number)),
+                kept.end_offset,
+            )
+            for kept in form.segments
+        ]
+        for blocks in stored_blocks(segments, EARLIEST, form.horizon):
+            for block in blocks:
+                decoded = decode_block(block.data)
+                there = rows_there(decoded.metadata.removed_rows, decoded.message_count)
+                keys = decoded.keys() or [None] * decoded.message_count
+                properties = decoded.properties() or [{}] * decoded.message_count
+                for number in range(decoded.message_count):
+                    if not there[number]:
+                        assert decoded.values()[number] is None, "nothing of a removed row is left"
+                        continue
+                    entry = block.entry_id + (number if decoded.header.row_is_entry else 0)
+                    at = (block.ledger_id, entry, number if decoded.header.batch_size else -1)
+                    chunk = decoded.metadata.chunk
+                    key = keys[number] if chunk is None else f"{chunk.uuid}/{chunk.chunk_id}"
+                    found.append((at, Row(key, decoded.values()[number], properties[number])))
+        return found
+
+    def expected(self, *, retains: bool = False) -> list[tuple[tuple[int, int, int], Row]]:
+        """What a dict has of the whole history."""
+        latest = {row.key: (at, row) for at, row in self.all if row.key}
+        kept = [(at, row) for at, row in latest.values() if row.value]
+        if retains:
+            kept += [(at, row) for at, row in self.all if not row.key]
+        return sorted(kept, key=lambda each: each[0])
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> History:
+    return History(tmp_path)
+
+
+def test_the_newest_of_each_key_stays_with_its_id_and_tombstones_go(history: History) -> None:
+    """The case of the reference page: a1 b1 [nokey] a2 c1 d1 b2 c=None e1 [nokey] d=b'' a3."""
+    rows = [("a", b"1"), ("b", b"1"), (None, b"n"), ("a", b"2"), ("c", b"1"), ("d", b"1"), ("b", b"2")]
+    rows += [("c", None), ("e", b"1"), ("", b"n"), ("d", b""), ("a", b"3")]
+    for key, value in rows:
+        history.single(Row(key, value, {"of": str(value)}))
+    outcome = history.compact()
+    assert [row[:2] for _, row in history.kept()] == [("b", b"2"), ("e", b"1"), ("a", b"3")]
+    assert history.kept() == history.expected()
+    assert (outcome.kept, outcome.removed) == (3, 9)
+    assert outcome.last == (*history.all[-1][0][:2], -1, 0)
+
+
+@pytest.mark.parametrize("codec", [0, 1, 2, 3])
+@pytest.mark.parametrize("row_is_entry", [False, True])
+def test_removed_rows_of_a_batch_leave_nothing(history: History, row_is_entry: bool, codec: int) -> None:
+    rows = [Row("a", b"1"), Row("b", b"1", {"x": "y"}), Row("a", b"2"), Row(None, b"n"), Row("c", None)]
+    history.batch(rows, row_is_entry=row_is_entry, codec=codec)
+    history.batch([Row("d", b"1"), Row("a", b"3")], row_is_entry=row_is_entry, codec=codec)
+    outcome = history.compact()
+    assert history.kept() == history.expected()
+    assert outcome.last[:2] == history.all[-1][0][:2]
+    assert outcome.last[2:] == ((-1, 0) if row_is_entry else (1, 2))
+
+
+def test_a_second_run_goes_on_from_the_first_without_the_log(history: History) -> None:
+    history.batch([Row("a", b"1"), Row("b", b"1"), Row("c", b"1")])
+    history.compact()
+    trimmed = {segment.path for segment in history.log.segments()}
+    history.log.changes.end_log()
+    history.batch([Row("b", b"2"), Row("c", None)])
+    for path in trimmed:
+        path.unlink()
+    outcome = history.compact()
+    assert history.kept() == history.expected()
+    assert (outcome.kept, outcome.removed) == (2, 3)
+
+
+def test_nothing_may_be_left(history: History) -> None:
+    history.single(Row("a", b"1"))
+    history.single(Row("a", None))
+    outcome = history.compact()
+    assert (outcome.segments, outcome.last) == ((), (-1, -1, -1, 0))
+
+
+def test_keyless_messages_stay_if_asked_for(history: History) -> None:
+    history.batch([Row(None, b"n"), Row("a", b"1"), Row("", None), Row("a", b"2")])
+    history.single(Row(None, None))
+    history.compact(retains=True)
+    assert [(at, row.value) for at, row in history.kept()] == [
+        (at, row.value) for at, row in history.expected(retains=True)
+    ]
+
+
+def test_chunks_are_kept_or_removed_together(history: History) -> None:
+    history.single(Row("k", b"small"))
+    for number in range(2):
+        history.chunk("old", number, 2, "k" if number else None)
+    for number in range(3):
+        history.chunk("new", number, 3, "k" if number == 2 else None)
+    history.chunk("begun", 0, 2, None)
+    history.compact()
+    assert [row.key for _, row in history.kept()] == ["new/0", "new/1", "new/2", "begun/0"]
+    history.chunk("begun", 1, 2, "k")
+    history.compact()
+    assert [row.key for _, row in history.kept()] == ["begun/0", "begun/1"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_histories_match_a_dict(history: History, seed: int) -> None:
+    print("seed", seed)
+    rng = random.Random(seed)
+    names = [f"key-{number}" for number in range(rng.choice([5, 50, 3000]))] + [None, ""]
+    bound = rng.choice([2_000, 40_000, 1 << 20])
+
+    def row() -> Row:
+        value = rng.choice([b"x" * rng.randrange(1, 30), b"x", None, b""])
+        return Row(rng.choice(names), value)
+
+    for _ in range(rng.randrange(1, 4)):
+        for _ in range(rng.randrange(1, 40)):
+            if rng.random() < 0.3:
+                history.single(row(), codec=rng.choice([0, 1]))
+            else:
+                rows = [row() for _ in range(rng.choice([1, 2, 40, 400]))]
+                history.batch(rows, row_is_entry=rng.random() < 0.5, codec=rng.choice([0, 3]))
+        history.compact(bound)
+        assert history.kept() == history.expected()
+
+
+class Stop(Exception):
+    pass
+
+
+def test_an_end_at_any_step_leaves_the_form_before_and_a_next_run_works(history: History) -> None:
+    for number in range(60):
+        history.single(Row(f"k{number % 50}", b"%d" % number))
+    history.compact()
+    before = history.kept()
+    for number in range(60):
+        history.single(Row(f"k{number % 7}", b"again %d" % number))
+    for stop_at in range(1, 100):
+        steps = 0
+
+        def watch(_share: float) -> None:
+            nonlocal steps
+            steps += 1
+            if steps == stop_at:
+                raise Stop
+
+        order = history.order()
+        try:
+            Compactor(order, watch).run()
+        except Stop:
+            assert history.kept() == before
+            assert numbers_of_forms(history.log.directory) == {1}
+            continue
+        break
+    history.compact()
+    assert history.kept() == history.expected()
+
+
+def test_damage_ends_a_run_and_takes_nothing(history: History) -> None:
+    history.batch([Row("a", b"1" * 100), Row("b", b"2" * 100)])
+    path = history.log.segments()[0].path
+    data = bytearray(path.read_bytes())
+    data[data.index(b"1" * 100) + 5] ^= 1
+    path.write_bytes(bytes(data))
+    with pytest.raises(CorruptData):
+        history.compact()
+    assert numbers_of_forms(history.log.directory) == set()
+
+
+def test_files_of_a_form_stay_while_somebody_reads_them(history: History) -> None:
+    for number in range(50):
+        history.single(Row(f"k{number}", b"v"))
+    form = history.compact()
+    first = history.log.directory / segment_name(form.segments[0].ledger_id, COMPACTED_INDEX + 1)
+    lock = FormLock(first)
+    assert remove_forms(history.log.directory, {1}) == {1}
+    assert first.exists()
+    lock.release()
+    assert remove_forms(history.log.directory, {1}) == set()
+    assert numbers_of_forms(history.log.directory) == set()
