@@ -173,6 +173,13 @@ class Settings:
     broker_service_compaction_threshold_in_bytes: int = setting(
         0, "compact a topic that has grown by so much; 0: never", minimum=0
     )
+    broker_service_compaction_monitor_interval_in_seconds: int = setting(
+        60, "between two looks whether a topic is to be compacted", minimum=1
+    )
+    topic_compaction_retain_null_key: bool = setting(False, "compaction keeps messages without a key")
+    compaction_max_key_bytes: int = setting(
+        64 * MIB, "of keys that a compaction has in memory; more passes beyond", minimum=1
+    )
     schema_compatibility_strategy: str = setting(
         "FULL", "a new version of a schema must be readable so", choices=SCHEMA_COMPATIBILITY
     )
@@ -394,7 +401,7 @@ class Settings:
         return max(8, memory_bytes // _BYTES_PER_ACTIVE_ACTOR)
 
 
-NOT_IN_FORCE_YET = ("broker_service_compaction_threshold_in_bytes",)
+NOT_IN_FORCE_YET: tuple[str, ...] = ()
 """Settings that promise what is not built yet: anything but the default is refused."""
 
 _FIELDS = {field.name: field for field in dataclasses.fields(Settings)}

@@ -20,6 +20,7 @@ class ActorKind(Enum):
     PARTITION = "TopicPartition"
     DISPATCHER = "SubscriptionDispatcher"
     TRACKER = "DelayedDeliveryTracker"
+    COMPACTOR = "TopicCompactor"
     STORE = "StoreActor"
 
 

@@ -508,6 +508,16 @@ class Controller:
         (await self._serving()).end_tracker(name)
         await self._actors.name_is_free(name)
 
+    async def compactor(self, topic: str) -> str:
+        """The actor name of what compacts a partition, started if none runs."""
+        served = await self._serving()
+        row = row_of(served, topic)
+        return await self._passivation.start([row.name], partial(served.compactor_started, row))
+
+    async def end_compactor(self, name: str) -> None:
+        """End what has compacted a partition; its name is free when this returns."""
+        await self.end_tracker(name)
+
     # --- sleeping actors --------------------------------------------------------------------------
 
     async def report_idle(self, name: str, idle: Idle) -> None:

@@ -15,6 +15,7 @@ from pulsar_ray.actors.broker_process import begin_broker_process
 from pulsar_ray.actors.delayed_delivery_tracker import DelayedDeliveryTracker
 from pulsar_ray.actors.store import StoreActor
 from pulsar_ray.actors.subscription_dispatcher import SubscriptionDispatcher
+from pulsar_ray.actors.topic_compactor import TopicCompactor
 from pulsar_ray.actors.topic_partition import TopicPartition
 from pulsar_ray.actors.watching.own_reports import OwnReports
 from pulsar_ray.broker.figures.actor_report import ActorReport
@@ -37,6 +38,7 @@ _CLASSES: dict[ActorKind, type[Any]] = {
     ActorKind.PARTITION: TopicPartition,
     ActorKind.DISPATCHER: SubscriptionDispatcher,
     ActorKind.TRACKER: DelayedDeliveryTracker,
+    ActorKind.COMPACTOR: TopicCompactor,
     ActorKind.STORE: StoreActor,
 }
 

@@ -22,6 +22,7 @@ from pulsar_ray.errors import Moved, PulsarException, WrongNode
 from pulsar_ray.managed_ledger.log.partition_directories import TopicIdentity
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.actor_names import (
+    compactor_name,
     dispatcher_name,
     parse_dispatcher_name,
     parse_partition_name,
@@ -70,7 +71,7 @@ class TopicActors:
         self._settings = settings
         self.dispatchers: dict[str, tuple[str, str, bool]] = {}
         self.trackers: dict[str, tuple[str, str]] = {}
-        """(partition, subscription) of the trackers that run, by actor name."""
+        """(partition, subscription) of the trackers that run, by actor name; without one what compacts it."""
         self.when_started: Callable[[str], None] = lambda _: None
         """Called with the name of each partition whose actor is created."""
         self.when_removed: Callable[[str], None] = lambda _: None
@@ -276,6 +277,15 @@ class TopicActors:
             store = self._store_to_start_beside(row)
             self._actors.create(ActorKind.TRACKER, name, store, row.name, subscription, self._settings)
             self.trackers[name] = (row.name, subscription)
+        return name
+
+    def compactor_started(self, row: PartitionRow) -> str:
+        """Return the actor name of what compacts a partition, started if none runs."""
+        name = compactor_name(row.name)
+        if name not in self._actors.handles:
+            store = self._store_to_start_beside(row)
+            self._actors.create(ActorKind.COMPACTOR, name, store, row.name, self._settings)
+            self.trackers[name] = (row.name, "")
         return name
 
     def end_tracker(self, name: str) -> None:

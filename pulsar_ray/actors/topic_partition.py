@@ -94,6 +94,7 @@ class TopicPartition(LaneActor):
                 host,
                 self._fatal,
                 self._report_unused,
+                RayCluster,
             )
             found = describe_found(server.ledger)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from pulsar_ray.admin.topic_calls import TopicCalls
 from pulsar_ray.errors import NotAllowedError, PulsarException
@@ -45,6 +46,26 @@ class EndingCalls:
         _persistent(topic)
         for route in self._calls.serving_routes(topic):
             self._calls.ask_partition(route, "truncate")
+
+    def compact(self, topic: str) -> None:
+        """Begin to compact all partitions of a topic; see `each_of`."""
+        _persistent(topic)
+        each_of(
+            {route.topic: route for route in self._calls.serving_routes(topic)},
+            self._compact,
+        )
+
+    def _compact(self, partition: str) -> None:
+        for route in self._calls.serving_routes(partition):
+            self._calls.ask_partition(route, "compact")
+
+    def compaction_status(self, topic: str) -> dict[str, dict[str, Any]]:
+        """How the last compaction of each partition stands."""
+        _persistent(topic)
+        return {
+            route.topic: self._calls.ask_partition(route, "compaction_status")
+            for route in self._calls.serving_routes(topic)
+        }
 
     def clear_backlog(self, topics: Iterable[str], subscription: str) -> None:
         """Clear the backlogs of topics; see `each_of`."""

@@ -39,6 +39,8 @@ _QUOTA = (
     "oldestBacklogMessageAgeSeconds", "oldestBacklogMessageSubscriptionName",
     "slowestSubscriptionBacklogSize",
 )  # fmt: skip
+_COMPACTED = {"compaction"}
+"""Non-persistent topics do not have it."""
 _DROPS = ("msgDropRate", "msgDropCounter")
 """Only non-persistent topics have them."""
 
@@ -74,11 +76,30 @@ def partition_stats(
         *_PUBLISHING, *_QUOTA,
     )  # fmt: skip
     return {
-        **{field: partition[field] for field in copied},
+        **{field: partition[field] for field in (*copied, *(_COMPACTED & partition.keys()))},
         **sums,
         "backlogSize": max(kept, default=0),
         **_drops(subscriptions.values()),
         "subscriptions": subscriptions,
+    }
+
+
+def _compaction(partitions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Sum up the last compactions of partitions; times are those of the last."""
+    known = [partition["compaction"] for partition in partitions if "compaction" in partition]
+    if not known:
+        return {}
+    sums = ("lastCompactionRemovedEventCount", "compactedSize", "compactedEntries")
+    times = (
+        "lastCompactionSucceedTimestamp",
+        "lastCompactionFailedTimestamp",
+        "lastCompactionDurationTimeInMills",
+    )
+    return {
+        "compaction": {
+            **{field: sum(each[field] for each in known) for field in sums},
+            **{field: max(each[field] for each in known) for field in times},
+        }
     }
 
 
@@ -165,6 +186,7 @@ def sum_of_partitions(partitions: Sequence[Mapping[str, Any]]) -> dict[str, Any]
         "subscriptions": subscriptions,
         **_publishing([partition for partition in partitions if "refused" not in partition]),
         "metadata": {"partitions": len(partitions)},
+        **_compaction(partitions),
         **_refused(partitions),
     }
 

@@ -22,6 +22,8 @@ from pulsar_ray.model.policies import TOPIC
 from pulsar_ray.model.registrations import STRICT_PROPERTY
 from pulsar_ray.model.topic_name import TopicName, is_namespace, nearest_topic
 
+_BY_URGENCY = ("ERROR", "RUNNING", "NOT_RUN", "SUCCESS")
+
 
 class Topics:
     """Topics of a broker. Names may be short: `t` is persistent://public/default/t.
@@ -119,6 +121,32 @@ class Topics:
         NotAllowedError for non-persistent and system topics.
         """
         self._ending.truncate(topic)
+
+    def compact(self, topic: str) -> None:
+        """Begin to compact a topic, to the latest message of each key.
+
+        Those who read with `is_read_compacted` get that once it has ended. Everything stored by now is taken
+        in; `compaction_status` says how it goes. Of a partitioned topic all partitions are compacted. Raises
+        NotAllowedError while a compaction runs, and for non-persistent and system topics.
+        """
+        self._ending.compact(topic)
+
+    def compaction_status(self, topic: str) -> dict[str, Any]:
+        """How the last compaction of a topic stands, since its partitions started.
+
+        `status` is NOT_RUN, RUNNING, SUCCESS or ERROR, `last_error` the reason of the latter, `progress` the
+        share that is done. Of a partitioned topic the worst of its partitions, each of which is listed under
+        `partitions`.
+        """
+        found = self._ending.compaction_status(topic)
+        if list(found) == [TopicName.parse(topic).full]:
+            return next(iter(found.values()))
+        worst = min(found.values(), key=lambda each: _BY_URGENCY.index(each["status"]))
+        return {
+            **worst,
+            "progress": min(each["progress"] for each in found.values()),
+            "partitions": found,
+        }
 
     def unload(self, topic: str) -> None:
         """Have the processes that serve a topic start anew from the disk, those that run.

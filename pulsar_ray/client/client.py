@@ -251,6 +251,7 @@ class Client:
             "topic": topic,
             "start_message_id": MessageId.earliest,
             "schema": schema,
+            "is_read_compacted": True,
             "auto_update_partitions": auto_update_partitions,
             "auto_update_partitions_interval_seconds": auto_update_partitions_interval_seconds,
         }

@@ -104,6 +104,13 @@ class Acknowledgments:
             else:
                 self._blocks.drop_rows(block, ref.rows_of_entries(first, last))
 
+    def acknowledge_removed(self, position: Position, rows: RowRanges, messages: int) -> None:
+        """Acknowledge messages of a batch for good that compaction has removed.
+
+        The batch was not read yet.
+        """
+        self._cursor.acknowledge_rows(position, rows, messages, is_durable=True)
+
     def acknowledge_batch(self, ledger_id: int, entry_id: int, rows: RowRanges, is_durable: bool) -> None:
         """Acknowledge messages of a batch entry, by batch index.
 

@@ -235,6 +235,10 @@ class Dispatcher:
         """Read on behind what was acknowledged before it was read; False if nothing was."""
         return self._intake.pass_acknowledged()
 
+    def pass_removed(self, position: Position) -> None:
+        """Read on at a position, as all before it that was not read is acknowledged."""
+        self._intake.pass_removed(position)
+
     def passed_over(self) -> Position | None:
         """The first unacknowledged entry, if it was read past and is nowhere.
 

@@ -404,7 +404,9 @@ def rest_of_block(buffers: Sequence[Buffer], stored_id: int) -> RestOfBlock:
 
 
 def without_rows(decoded: DecodedBlock, kept: npt.NDArray[np.bool_]) -> list[Buffer]:
-    """Encode a batch again with nothing in the rows that are not `kept`, which it names as removed.
+    """Encode a batch again with nothing in the rows that are not `kept`.
+
+    It names them as removed.
 
     The others keep their numbers, ids and everything else.
     """

@@ -30,7 +30,7 @@ class SegmentInfo(NamedTuple):
 
 
 COMPACTED_INDEX = 1 << 31
-"""Segments from this index on hold what compaction number (index - this) has kept of a ledger (ADR 0128)."""
+"""Segments from this index on are compacted: the rest is the compaction's number (ADR 0128)."""
 _COMPACTED_NAME = re.compile(r"(\d+)-kept-(\d+)\.seg\Z")
 
 
@@ -47,7 +47,7 @@ def parse_compacted_name(name: str) -> tuple[int, int] | None:
 
 
 def parse_segment_name(name: str) -> tuple[int, int] | None:
-    """Ledger id and segment index of a segment's name; None for other names, compacted ones among them."""
+    """Ledger id and segment index of the log's segments; None for other names."""
     match = _NAME.match(name)
     return (int(match[1]), int(match[2])) if match else None
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from pulsar_ray.broker.partition.topic_compaction import compacted_segments
 from pulsar_ray.broker.subscription.delayed.delayed_tracker import index_directory
 from pulsar_ray.errors import BrokerPersistenceError, CorruptData, InvalidConfiguration, NotOurDataDirectory
 from pulsar_ray.format.segment import SEGMENT_HEADER_SIZE
@@ -194,6 +195,10 @@ def _copy_files(source: Path, target: Path, progress: Progress) -> int | None:
             end = _sound_end(listed) if is_open else segment.end_offset
             _copy_bytes(listed.path, segment.path, end, progress)
             size += end
+    for kept in compacted_segments(source, content.manifest.compacted):
+        path = Path(kept.path)
+        _copy_bytes(path, target / path.name, kept.end_offset, progress)
+        size += kept.end_offset
     with contextlib.suppress(FileNotFoundError):
         _copy_bytes(source / NOTE, target / NOTE, (source / NOTE).stat().st_size, progress)
     _copy_epoch(source, target)

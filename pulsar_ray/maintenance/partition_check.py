@@ -6,12 +6,16 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from pulsar_ray.broker.partition.topic_compaction import compacted_segments
 from pulsar_ray.broker.subscription.delayed.delayed_tracker import index_directory
 from pulsar_ray.errors import CorruptData, UnsupportedFormatVersion
+from pulsar_ray.format.block import verify_block
 from pulsar_ray.ledger.directory_owner import read_epoch_slots
+from pulsar_ray.ledger.reader import SegmentGone
 from pulsar_ray.ledger.segment_file import parse_segment_name
 from pulsar_ray.maintenance.damage import Damage, Findings, Kind, Totals, seen_thrice
 from pulsar_ray.maintenance.segment_check import Progress, check_segment
+from pulsar_ray.managed_ledger.compaction.stored_blocks import stored_blocks
 from pulsar_ray.managed_ledger.cursor.cursor_directories import (
     cursor_directory,
     subscription_numbers,
@@ -24,7 +28,7 @@ from pulsar_ray.managed_ledger.log.manifest.manifest_log import NOTHING, Manifes
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import TopicIdentity
 from pulsar_ray.managed_ledger.log.partition_directories import identity_of_segments
 from pulsar_ray.managed_ledger.log.unlisted_segments import take_unlisted
-from pulsar_ray.model.message_id import LATEST, Position
+from pulsar_ray.model.message_id import EARLIEST, LATEST, Position
 
 
 def check_partition(directory: Path, cluster_id: str, progress: Progress) -> Findings:
@@ -66,6 +70,7 @@ def _look(directory: Path, cluster_id: str, progress: Progress) -> Findings:
     for ledger in content.manifest.ledgers.values():
         findings.merge(_check_ledger(ledger, identity, proven, progress))
     findings.add(*_lost_ledgers(content, proven))
+    findings.add(*_damaged_form(directory, content.manifest))
     return findings
 
 
@@ -197,6 +202,26 @@ def _check_ledger(
         found, _ = check_segment(segment, identity, last, is_open=is_last, progress=progress)
         findings.merge(found)
     return findings
+
+
+def _damaged_form(directory: Path, manifest: Manifest) -> Iterable[Damage]:
+    """Yield what cannot be read of that which compaction has kept."""
+    for segment in compacted_segments(directory, manifest.compacted):
+        reason = ""
+        try:
+            for blocks in stored_blocks([segment], EARLIEST, LATEST):
+                for block in blocks:
+                    verify_block(block.data, 0, block.header, segment.path)
+        except (CorruptData, SegmentGone) as error:
+            reason = error.text
+        if reason:
+            yield Damage(
+                Kind.ENTRIES,
+                segment.path,
+                f"of what compaction has kept: {reason}",
+                topic=manifest.identity.topic,
+                ledger_id=segment.ledger_id,
+            )
 
 
 def _lost_ledgers(content: ManifestContent, proven: dict[int, int]) -> Iterable[Damage]:

@@ -179,7 +179,6 @@ _ALL = (
         "compaction_threshold",
         "broker_service_compaction_threshold_in_bytes",
         "growth in bytes after which a topic is compacted",
-        is_in_force=False,
     ),
     _single(
         "schema_compatibility_strategy",

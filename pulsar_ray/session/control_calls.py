@@ -81,6 +81,8 @@ PARTITION_CALLS: Calls = {
     "producer_sequence_ids": {"prefix": is_text},
     "clear_backlog": {"subscription": is_text},
     "truncate": {},
+    "compact": {},
+    "compaction_status": {},
     "terminate": {},
     "end_messages": {"sending": _are_entry_seqs, "idle_ms": is_number},
     "measure_range": {

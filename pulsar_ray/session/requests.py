@@ -211,6 +211,11 @@ class Advanced(NamedTuple):
     before_ledger_id: int
     before_entry_id: int
     frames: Sequence[tuple[int, int, int, bytes]]
+    compacted: Sequence[Any] | None = None
+    """The fields of the manifest's record `Compacted`, none if nothing was compacted.
+
+    Given with the segments.
+    """
 
 
 class MoveHold(NamedTuple):
@@ -290,6 +295,8 @@ class OpenConsumer(NamedTuple):
     """
     count_crashes: Flag = True
     """Whether messages fail by a crash of this consumer."""
+    is_read_compacted: Flag = False
+    """Whether it reads what compaction has kept, in place of all that was stored before."""
 
 
 class ConsumerOpened(NamedTuple):

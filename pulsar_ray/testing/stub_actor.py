@@ -442,6 +442,7 @@ class StubPartition(StubActor):
             self.host,
             self._fatal,
             self._report_unused,
+            lambda: self.cluster,
         )
         return self.server
 

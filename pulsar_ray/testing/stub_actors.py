@@ -24,6 +24,7 @@ from pulsar_ray.ledger.disk import Disk
 from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.testing.stub_actor import StubActor, StubDispatcher, StubNonPersistentPartition, StubPartition
+from pulsar_ray.testing.stub_compactor import StubCompactor
 from pulsar_ray.testing.stub_process import AskedCluster
 from pulsar_ray.testing.stub_tracker import StubTracker
 from pulsar_ray.transport.actor_names import topic_of_actor
@@ -222,6 +223,10 @@ class StubActors:
         """The present or last lives of trackers, by name."""
         return self._lives_of(StubTracker)
 
+    def compactors(self) -> dict[str, StubCompactor]:
+        """The present or last lives of what compacts partitions, by name."""
+        return self._lives_of(StubCompactor)
+
     def _lives_of(self, kind: type[L]) -> dict[str, L]:
         lives = {name: handle.life for name, handle in list(self.handles.items())}
         return {name: life for name, life in lives.items() if isinstance(life, kind)}
@@ -268,6 +273,8 @@ class StubActors:
             return StubStore(handle.arguments[0], self.wait_ended)
         if handle.kind is ActorKind.TRACKER:
             return StubTracker(self._clock)
+        if handle.kind is ActorKind.COMPACTOR:
+            return StubCompactor()
         policies: PolicyUpdate = handle.arguments[-1]
         topic = topic_of_actor(handle.name)
         shared = (self._settings, self.effective(topic, policies), self._lane_directory, self._clock)

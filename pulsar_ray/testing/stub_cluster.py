@@ -58,6 +58,7 @@ from pulsar_ray.testing.faulty_disk import FaultyDisk
 from pulsar_ray.testing.lossy_tunnel import PERFECT, TunnelFaults
 from pulsar_ray.testing.stub_actor import StubActor, StubDispatcher, StubNonPersistentPartition, StubPartition
 from pulsar_ray.testing.stub_actors import NODE_ID, StubActors
+from pulsar_ray.testing.stub_compactor import StubCompactor
 from pulsar_ray.testing.stub_tracker import StubTracker
 from pulsar_ray.testing.stub_tunnel import StubTunnel, TunnelCall
 from pulsar_ray.transport.actor_names import (
@@ -285,6 +286,8 @@ class StubCluster:
         life = self.actors.life(address)
         if isinstance(life, StubTracker):
             return pickle.loads(pickle.dumps(life.call(method, arguments, timeout_s)))
+        if isinstance(life, StubCompactor):
+            return pickle.loads(pickle.dumps(life.call(method, arguments)))
         life.serving(timeout_s)
         return pickle.loads(pickle.dumps(life.result(life.start_call(method, arguments), timeout_s)))
 
@@ -578,7 +581,7 @@ class StubCluster:
             for actor in lives:
                 if isinstance(actor, kind):
                     actor.kill() if kill else actor.stop()
-        for tracker in self.actors.trackers().values():
+        for tracker in (*self.actors.trackers().values(), *self.actors.compactors().values()):
             tracker.kill()
         self.actors.close()
         shutil.rmtree(self._lane_directory, ignore_errors=True)

@@ -75,6 +75,11 @@ def tracker_name(topic: str, subscription: str) -> str:
     return f"{partition_name(topic)}{_TRACKER}{subscription}"
 
 
+def compactor_name(topic: str) -> str:
+    """The actor that compacts a partition is named as a tracker of no subscription."""
+    return tracker_name(topic, "")
+
+
 def is_store_name(name: str) -> bool:
     """Whether a name is that of a StoreActor."""
     return name.startswith(_STORE_PREFIX)

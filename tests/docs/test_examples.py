@@ -21,6 +21,7 @@ LAST_LINE = {
     "leader_election": "a leader that was evicted gets ProducerFenced",
     "exactly_once_ingestion": "1000 lines counted once each, after 4 crashes",
     "ray_data": "3 sums of 3000 sales, stored once",
+    "compacted_topic": "SUCCESS: 60 messages removed, 1 left, apples cost b'129'",
     "typed_topics": "a field of another type was refused; 2 versions were read by 3 programs",
     "asyncio_pipeline": "200 requests answered by 8 workers; the sum of all squares is 2646700",
 }

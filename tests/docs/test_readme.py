@@ -29,6 +29,7 @@ TOURS = (
     ROOT / "docs" / "tour.md",
     ROOT / "docs" / "ray-data.md",
     ROOT / "docs" / "schemas.md",
+    ROOT / "docs" / "compaction.md",
     POLICIES_PAGE,
 )
 # Three starts of Spark, and nothing without Spark.
@@ -153,8 +154,7 @@ def test_comparing_what_is_printed(wanted: list[str], printed: list[str], same: 
 def test_every_setting_is_listed_with_its_default_or_as_reserved() -> None:
     text = SETTINGS.read_text(encoding="utf-8")
     assert [line for line in text.splitlines() if line.startswith("| `")] == settings_rows()
-    reserved = text.rpartition(":\n")[2]
-    assert re.findall("`[a-z_]+`", reserved) == reserved_names()
+    assert reserved_names() == [], "the page has to name what changes nothing yet"
 
 
 def test_every_policy_is_listed_with_its_values_and_levels() -> None:

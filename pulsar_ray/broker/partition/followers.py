@@ -103,6 +103,12 @@ class Followers:
         if known is not None and known.expired > EARLIEST:
             follower.session.send(encode_request(Expired(*known.expired)))
 
+    def segments_changed(self) -> None:
+        """Tell all of segments that came or went without an entry."""
+        self.send_held()
+        for follower in self._followers.values():
+            self._send_to(follower, ())
+
     def forget(self, session: Session) -> None:
         """The session ended."""
         self._followers = {n: f for n, f in self._followers.items() if f.session is not session}
@@ -177,7 +183,11 @@ class Followers:
     ) -> list[Any]:
         ledger = self._ledger
         positions = (*ledger.readable_position, *ledger.first_position)
-        return self._encoder.encode((ledger.epoch, *positions, segments, tail, *self._before_held, frames))
+        fields = (ledger.epoch, *positions, segments, tail, *self._before_held, frames)
+        if segments is None:
+            return self._encoder.encode(fields)
+        compacted = ledger.changes.compacted
+        return self._encoder.encode((*fields, () if compacted is None else compacted))
 
 
 def _described(segment: SegmentInfo) -> SegmentRow:

@@ -16,14 +16,16 @@ from pulsar_ray.broker.partition.publishing.own_messages import OwnMessages
 from pulsar_ray.broker.partition.publishing.topic_end import TopicEnd
 from pulsar_ray.broker.partition.range_measure import RangeLimits, measure_range
 from pulsar_ray.broker.partition.range_plan import cut_range, segments_before
+from pulsar_ray.broker.partition.topic_compaction import TopicCompaction, compacted_segments
 from pulsar_ray.broker.serving.owner_loop import DiskThread
 from pulsar_ray.clock import Clock
 from pulsar_ray.dispatch.blocks.chunk_limits import LOOK_BACK_SEGMENTS
 from pulsar_ray.errors import InvalidConfiguration, NotAllowedError, SubscriptionNotFound
+from pulsar_ray.managed_ledger.compaction.stored_blocks import first_since
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.manifest.manifest import LEDGER_COUNTER_BITS
 from pulsar_ray.managed_ledger.log.manifest_changes import mark_delete_before
-from pulsar_ray.model.message_id import Position
+from pulsar_ray.model.message_id import EARLIEST, Position
 from pulsar_ray.model.registrations import (
     changed_properties,
     check_new_name,
@@ -56,6 +58,7 @@ class PartitionCalls:
         producers: ConnectedProducers,
         clearing: BacklogClearing,
         end: TopicEnd,
+        compaction: TopicCompaction,
     ) -> None:
         self._ledger = ledger
         self._attendance = attendance
@@ -63,6 +66,7 @@ class PartitionCalls:
         self._producers = producers
         self._clearing = clearing
         self._end = end
+        self._compaction = compaction
         self._writer = writer
         self._disk = disk
         self._clock = clock
@@ -94,11 +98,18 @@ class PartitionCalls:
             "producer_sequence_ids": self.producer_sequence_ids,
             "end_messages": self.end_messages,
             "clear_backlog": self._clearing.clear,
-            "truncate": self._clearing.truncate,
+            "truncate": self._truncate,
+            "compact": self._compaction.compact,
+            "compaction_status": self._compaction.status,
             "terminate": self._end.terminate,
         }
         check_call(PARTITION_CALLS, "partition", name, arguments)
         return await methods[name](**arguments)
+
+    async def _truncate(self) -> None:
+        """Delete all that is stored by now, what was compacted included."""
+        await self._clearing.truncate()
+        await self._compaction.drop()
 
     async def register_subscription(
         self,
@@ -205,13 +216,24 @@ class PartitionCalls:
             last = ledger.readable_position
             return list(mark_delete_before(last) if inclusive else last)
         if target == "earliest":
-            return list(mark_delete_before(ledger.first_position))
+            return list(ledger.changes.clamp(EARLIEST))
         if isinstance(target, int):
+            if (kept := await self._kept_since(target)) is not None:
+                return list(mark_delete_before(kept))
             search = ledger.begin_position_at_time(target)
             return list(mark_delete_before(await self._disk.run(search.run)))
         assert not isinstance(target, str)
         position = Position(target[0], target[1])
         return list(ledger.changes.clamp(mark_delete_before(position) if inclusive else position))
+
+    async def _kept_since(self, time_ms: int) -> Position | None:
+        """The first entry published since then that compaction has kept of ledgers which are trimmed."""
+        first, compacted = self._ledger.first_position, self._ledger.changes.compacted
+        if compacted is None or compacted.first is None or compacted.first >= first:
+            return None
+        segments = compacted_segments(self._ledger.directory, compacted)
+        kept = await self._disk.run(lambda: first_since(segments, time_ms))
+        return kept if kept is not None and kept < first else None
 
     async def last_message(self) -> dict[str, Any]:
         """Return the `position` of the newest readable entry, and of the `first` one left.

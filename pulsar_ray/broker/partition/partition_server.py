@@ -46,6 +46,7 @@ from pulsar_ray.broker.partition.publishing.publish_intake import PublishIntake
 from pulsar_ray.broker.partition.publishing.topic_end import TopicEnd
 from pulsar_ray.broker.partition.reach_file import ReachFile
 from pulsar_ray.broker.partition.sleeping_cursors import SleepingCursors
+from pulsar_ray.broker.partition.topic_compaction import TopicCompaction
 from pulsar_ray.broker.serving.owner_loop import DiskThread
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.session_host import SessionHost
@@ -75,6 +76,7 @@ from pulsar_ray.session.requests import (
     encode_request,
 )
 from pulsar_ray.session.session_table import Session
+from pulsar_ray.transport.cluster import Cluster
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +92,8 @@ STATS_SLICE = 100
 class PartitionServer:
     """Serves one partition's sessions; `on_fatal` ends the process (a fenced owner must not go on).
 
+    `new_cluster` makes what it asks for actors by.
+
     `on_unused` is called when nobody has used the topic for so long that its policies have it deleted.
     """
 
@@ -104,6 +108,7 @@ class PartitionServer:
         host: SessionHost,
         on_fatal: Callable[[BaseException], None],
         on_unused: Callable[[], None],
+        new_cluster: Callable[[], Cluster],
     ) -> None:
         self.ledger = ledger
         self._clock = clock
@@ -155,6 +160,9 @@ class PartitionServer:
         self._on_fatal = on_fatal
         self._calls_under_way = 0
         self._attendance = Attendance(ledger.identity.topic, policies, ledger.changes.count_subscriptions)
+        self._compaction = TopicCompaction(
+            ledger, self._writer, policies, clock, loop, spawn, new_cluster, self.followers.segments_changed
+        )
         self.calls = PartitionCalls(
             ledger,
             self._writer,
@@ -165,6 +173,7 @@ class PartitionServer:
             self.producers,
             BacklogClearing(ledger, self._writer, clock, self._has_expired),
             TopicEnd(ledger, self.intake, self._gate, self._writer),
+            self._compaction,
         )
         grace_s = in_force.settings.reattach_grace_seconds
         self._producers_note = ProducersNote(Path(ledger.directory), ledger.disk, self._disk)
@@ -307,6 +316,8 @@ class PartitionServer:
         self._opening.tick()
         self._deduplication.tick(now_ms)
         self._deletions.tick(self._trim_interval())
+        if self._in_force.are_current:
+            self._compaction.tick()
         if self._loop.time() >= self._begin_again_at:
             self._begin_again()
 
@@ -452,6 +463,7 @@ class PartitionServer:
                 subscriptions, self._cursors, followed, self._expired.describe
             ),
             "diskLow": self._is_disk_low,
+            **self._compaction.describe(),
             "topicEpoch": self._opening.topic_epoch,
             "waitingPublishers": self._opening.waiting,
             "deduplicationStatus": "Enabled" if self.ledger.sequences.is_on else "Disabled",
@@ -463,6 +475,8 @@ class PartitionServer:
         """See `SleepingServer.activity`; dispatchers that follow do not count."""
         if self._host.is_working or self._calls_under_way or not self.intake.is_idle:
             return None
+        if self._compaction.is_running:
+            return None
         if self.producers.hold_places or self._opening.holds_places:
             return None
         if self._throttle.is_slowing or self._opening.holds_back or not self._in_force.are_current:
@@ -473,6 +487,8 @@ class PartitionServer:
     async def settle(self) -> None:
         """Write the holds that were reported, expire, and delete what nobody needs any more."""
         await self._holds.write_now()
+        if self._in_force.are_current:
+            await self._compaction.settle()
         await self._deletions.settle()
 
     async def fall_asleep(self) -> Retired:
@@ -510,6 +526,7 @@ class PartitionServer:
 
     async def close(self) -> None:
         """Write what is pending, then release the directory."""
+        self._compaction.close()
         await self._disk.run(lambda: None)
         if self.intake.is_idle:
             with contextlib.suppress(OSError):

@@ -14,6 +14,7 @@ from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.clock import Clock
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
+from pulsar_ray.transport.cluster import Cluster
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +29,7 @@ async def start_partition(
     host: SessionHost,
     on_fatal: Callable[[BaseException], None],
     on_unused: Callable[[], None],
+    new_cluster: Callable[[], Cluster],
 ) -> PartitionServer:
     """Open a partition's log, and let it serve; runs on its owner loop.
 
@@ -40,7 +42,7 @@ async def start_partition(
         ledger = await loop.run_in_executor(None, open_ledger)
         _tell_damage(ledger)
         try:
-            return PartitionServer(ledger, in_force, clock, loop, host, on_fatal, on_unused)
+            return PartitionServer(ledger, in_force, clock, loop, host, on_fatal, on_unused, new_cluster)
         except BaseException:
             ledger.close()
             raise

@@ -11,7 +11,8 @@ from pulsar_ray.broker.partition.publishing.publish_intake import PublishIntake
 from pulsar_ray.broker.partition.sleeping_cursors import SleepingCursors
 from pulsar_ray.managed_ledger.log.log_sizes import ledger_sizes
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
-from pulsar_ray.managed_ledger.log.manifest.manifest_records import Subscription
+from pulsar_ray.managed_ledger.log.manifest.manifest_records import Compacted, Subscription
+from pulsar_ray.model.message_id import EARLIEST
 
 
 def describe_subscriptions(
@@ -88,4 +89,22 @@ def describe_publisher(producer: ProducerEndpoint) -> dict[str, Any]:
         "address": producer.session.client_id,
         "metadata": dict(producer.metadata),
         "carrier": carrier.kind if carrier is not None else "none",
+    }
+
+
+def describe_compaction(
+    compacted: Compacted | None, status: str = "NOT_RUN", failed_ms: int = 0
+) -> dict[str, Any]:
+    """Describe the last compaction, with Pulsar's names where Pulsar has one."""
+    if compacted is None:
+        compacted = Compacted(0, *EARLIEST, (), (-1, -1, -1, 0), 0, 0, 0, 0)
+    return {
+        "status": status,
+        "lastCompactionRemovedEventCount": compacted.removed,
+        "lastCompactionSucceedTimestamp": compacted.ended_ms,
+        "lastCompactionFailedTimestamp": failed_ms,
+        "lastCompactionDurationTimeInMills": compacted.ended_ms - compacted.began_ms,
+        "compactedSize": compacted.written_bytes,
+        "compactedEntries": sum(segment[5] for segment in compacted.segments),
+        "compactionHorizon": list(compacted.horizon),
     }

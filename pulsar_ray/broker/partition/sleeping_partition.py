@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pulsar_ray.broker.partition.backlog.expired_counts import describe_expired, read_expired_note
-from pulsar_ray.broker.partition.partition_stats import describe_subscriptions
+from pulsar_ray.broker.partition.partition_stats import describe_compaction, describe_subscriptions
 from pulsar_ray.broker.partition.sleeping_cursors import SleepingCursors
 from pulsar_ray.managed_ledger.log.log_sizes import ledger_sizes
 from pulsar_ray.managed_ledger.log.manifest.manifest_log import read_manifest
@@ -49,6 +49,7 @@ def describe_unstored() -> dict[str, Any]:
         "deduplicationStatus": "Disabled",
         "topicEpoch": NO_EPOCH,
         "waitingPublishers": 0,
+        "compaction": describe_compaction(None),
         **NO_QUOTA,
         "pid": 0,
     }
@@ -85,6 +86,7 @@ def describe_sleeping(directory: Path) -> dict[str, Any] | None:
         "lastBatchSize": manifest.last_batch_size,
         "deduplicationStatus": "Disabled" if content.sequences.switched_on is None else "Enabled",
         "topicEpoch": manifest.topic_epoch.epoch,
+        "compaction": describe_compaction(manifest.compacted),
         "subscriptions": describe_subscriptions(
             subscriptions, cursors, set(), partial(describe_expired, read_expired_note(directory))
         ),

@@ -41,6 +41,7 @@ from pulsar_ray.errors import (
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.model.registrations import check_new_name, check_properties_size, check_sum, kept_bytes
+from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.session.control_calls import CONSUMER_CALLS, check_call
 from pulsar_ray.session.requests import (
     Acknowledge,
@@ -210,7 +211,21 @@ class DispatcherServer:
         self._update_arming()
 
     def _check_type(self, request: OpenConsumer) -> None:
-        """Raise NotAllowedError for a new consumer of a type that the topic does not allow."""
+        """Raise NotAllowedError for a new consumer of a type that the topic does not allow.
+
+        InvalidConfiguration for one that would read a compacted view where there is none.
+        """
+        if request.is_read_compacted:
+            if request.consumer_type in (ConsumerType.Shared, ConsumerType.KeyShared):
+                raise InvalidConfiguration(
+                    "is_read_compacted=True: the latest value of each key is read in order, by an Exclusive "
+                    "or Failover subscription"
+                )
+            if not TopicName.parse(self._request.topic).is_persistent:
+                raise InvalidConfiguration(
+                    f"is_read_compacted=True on {self._request.topic}: it is non-persistent and keeps "
+                    "nothing; use a persistent:// topic"
+                )
         allowed = self._settings.subscription_types
         name = ConsumerType(request.consumer_type).name.replace("KeyShared", "Key_Shared")
         if name not in allowed and not request.joined:

@@ -20,6 +20,7 @@ from pulsar_ray.broker.subscription.consumers.connected_consumers import (
 )
 from pulsar_ray.broker.subscription.cursor_flusher import CursorDurability
 from pulsar_ray.broker.subscription.delayed.tracker_link import TrackerLink
+from pulsar_ray.broker.subscription.log.compacted_log import CompactedLog
 from pulsar_ray.broker.subscription.log.core_feeder import CoreFeeder, ReadingWatch
 from pulsar_ray.broker.subscription.log.incomplete_messages import IncompleteMessages
 from pulsar_ray.broker.subscription.open_subscription import SettleRequest
@@ -72,6 +73,7 @@ class ServedSubscription:
         loop: asyncio.AbstractEventLoop,
         incomplete: IncompleteMessages,
         reading_watch: ReadingWatch,
+        log: CompactedLog,
         tracker: TrackerLink | None = None,
     ) -> None:
         self.name = name
@@ -91,6 +93,7 @@ class ServedSubscription:
         """The link to the tracker of its delayed messages, if they can wait here."""
         self._watchdog = Watchdog(core.settings.stuck_after_ms)
         self._reading_watch = reading_watch
+        self._log = log
         feeder.extend_ledgers()
 
     # --- consumers --------------------------------------------------------------------------------
@@ -144,6 +147,11 @@ class ServedSubscription:
         # The answer goes first: what comes before it the client drops, for it does not know what it is yet.
         self._loop.call_soon(self._opened, endpoint, attachment)
         return opened
+
+    def compacted_log(self) -> CompactedLog:
+        """The log as the active consumer reads it."""
+        self._feeder.look_who_reads()
+        return self._log
 
     async def _wait_for_returning(self, spec: ConsumerSpec, *, was_open: bool) -> None:
         """Wait until no consumer from before a restart may come back that excludes this one."""
@@ -422,6 +430,15 @@ class ServedSubscription:
         delayed = self.delayed()
         problem = self._feeder.problem or delayed.problem
         counts = self.counts.describe(self.consumers.values(), problem, delayed.messages)
+        core = self.core
+        log = self.compacted_log()
+        removed = log.removed_from(max(core.read_position, core.cursor.mark_delete.next()))
+        if removed:
+            counts = {
+                **counts,
+                "msgBacklog": max(counts["msgBacklog"] - removed, 0),
+                "msgBacklogNoDelayed": max(counts["msgBacklogNoDelayed"] - removed, 0),
+            }
         return {**counts, **self._watchdog.stats(self.now_ms())}
 
     def figures(self) -> Figures:
@@ -455,6 +472,8 @@ class ServedSubscription:
             if endpoint is not None and endpoint.handed_over is not None:
                 self.core.has_handed_over(incarnation, endpoint.handed_over.read())
         self.turn.tick()
+        used = {block.ref.segment_index for block in self.core.blocks.index.values()}
+        self._log.let_go(used, is_reading=self._feeder.is_reading)
         self._incomplete.tick(self.now_ms())
         if stands := self._reading_watch.look(self.now_ms()):
             text = "%s, and is tried again from the files"

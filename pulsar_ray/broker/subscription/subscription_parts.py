@@ -19,6 +19,7 @@ from pulsar_ray.broker.subscription.consumers.connected_consumers import (
 from pulsar_ray.broker.subscription.cursor_flusher import CursorDurability, CursorFlusher, MemoryOnly
 from pulsar_ray.broker.subscription.delayed.delayed_tracker import index_directory
 from pulsar_ray.broker.subscription.delayed.tracker_link import TrackedSubscription, TrackerLink
+from pulsar_ray.broker.subscription.log.compacted_log import CompactedLog
 from pulsar_ray.broker.subscription.log.core_feeder import CoreFeeder, ReadingWatch
 from pulsar_ray.broker.subscription.log.incomplete_messages import AskPartition, IncompleteMessages
 from pulsar_ray.broker.subscription.log.log_view import LogView
@@ -78,7 +79,8 @@ def stored_subscription(
     consumers, counts = ConnectedConsumers(epoch), SubscriptionStats(core, clock)
     is_held = store is not None
     durability = _durability(context, name, store, counts, on_mark_delete)
-    feeder = CoreFeeder(name, core, log, consumers, durability, loop, reader, directory, holds=is_held)
+    read_log = CompactedLog(log, directory)
+    feeder = CoreFeeder(name, core, read_log, consumers, durability, loop, reader, directory, holds=is_held)
     turn = SubscriptionTurn(
         core,
         log,
@@ -110,7 +112,8 @@ def stored_subscription(
         clock,
         loop,
         incomplete,
-        ReadingWatch(core, log, feeder),
+        ReadingWatch(core, read_log, feeder),
+        read_log,
         tracker,
     )
 

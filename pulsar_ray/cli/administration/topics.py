@@ -162,6 +162,24 @@ def unload(target: Target, topic: str) -> None:
     write_line(f"unloaded {topic}")
 
 
+@topics.of("topic")
+def compact(target: Target, topic: str) -> None:
+    """Begin to compact TOPIC: its compacted view has the latest message of each key.
+
+    \b
+    Example:
+      pulsar-ray topics compact prices
+    """
+    target.ask(lambda topics: topics.compact(topic))
+    write_line(f"compaction of {topic} has begun: pulsar-ray topics compaction-status {topic}")
+
+
+@topics.of("topic")
+def compaction_status(target: Target, topic: str) -> None:
+    """Show how the last compaction of TOPIC stands, as JSON."""
+    click.echo(json.dumps(target.ask(lambda topics: topics.compaction_status(topic)), indent=2))
+
+
 def _counted(topics_: Iterable[str], shown: ShownProgress) -> Iterator[str]:
     """Give one name after the other, and count each once its turn is over."""
     for topic in topics_:

@@ -173,6 +173,7 @@ class PartitionConsumer:
                 redeliveries=deliveries.redeliveries,
                 parts=parts,
                 count_crashes=options.count_crashes,
+                is_read_compacted=bool(options.is_read_compacted),
             )
 
     def _on_request(self, request: Any, body: memoryview) -> None:

@@ -127,4 +127,5 @@ def _last_id(route: PartitionRoute, last: dict[str, Any]) -> MessageId:
     if ledger_id < 0 or entry_id < 0:
         return MessageId()
     size = last["batch_size"]
-    return MessageId(route.partition, ledger_id, entry_id, size - 1, batch_size=size, topic_name=route.topic)
+    row = last.get("batch_index", size - 1)
+    return MessageId(route.partition, ledger_id, entry_id, row, batch_size=size, topic_name=route.topic)

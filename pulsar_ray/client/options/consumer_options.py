@@ -35,7 +35,7 @@ from pulsar_ray.client.options.policies import (
     RedeliveryBackoff,
 )
 from pulsar_ray.client.options.schema import BytesSchema
-from pulsar_ray.errors import InvalidConfiguration, OperationNotSupported
+from pulsar_ray.errors import InvalidConfiguration, NotAllowedError, OperationNotSupported
 from pulsar_ray.model.enums import (
     ConsumerCryptoFailureAction,
     ConsumerType,
@@ -294,6 +294,11 @@ class ReaderOptions:
         options = cls(**arguments)
         check_each(options)
         _check_place(options)
+        if options.is_read_compacted and not TopicName.parse(options.topic).is_persistent:
+            raise NotAllowedError(
+                f"is_read_compacted=True on {options.topic}: it is non-persistent and keeps nothing; use a "
+                "persistent:// topic"
+            )
         refuse_not_yet("create_reader", vars(options))
         return replace(
             options,
@@ -311,6 +316,7 @@ class ReaderOptions:
             schema=self.schema,
             receiver_queue_size=self.receiver_queue_size,
             consumer_name=self.reader_name,
+            is_read_compacted=self.is_read_compacted,
             start_message_id_inclusive=self.start_message_id_inclusive,
             crypto_failure_action=self.crypto_failure_action,
             subscription_mode=SubscriptionMode.NonDurable,

@@ -48,7 +48,6 @@ def is_choice_of_clusters(value: object) -> bool:
 
 
 _NO_ENCRYPTION: Final = "leave it out and encrypt the payload yourself"
-_NO_COMPACTION: Final = "leave it out and keep the latest value per key yourself"
 _NO_TLS: Final = "leave it out; connections stay on Unix sockets or the cluster's own network"
 
 
@@ -79,9 +78,7 @@ NOT_YET: Final[tuple[NotYet, ...]] = (
     _refused("Client", "listener_name", ("external",), "leave it out; brokers are addressed through Ray"),
     _refused("create_producer", "encryption_key", ("key",), _NO_ENCRYPTION),
     _refused("create_producer", "crypto_key_reader", (CryptoKeyReader("public", "private"),), _NO_ENCRYPTION),
-    NotYet("subscribe", "is_read_compacted", _is_set, (True,), _NO_COMPACTION),
     _refused("subscribe", "crypto_key_reader", (CryptoKeyReader("public", "private"),), _NO_ENCRYPTION),
-    NotYet("create_reader", "is_read_compacted", _is_set, (True,), _NO_COMPACTION),
     _refused("create_reader", "crypto_key_reader", (CryptoKeyReader("public", "private"),), _NO_ENCRYPTION),
 )
 """In the order of the official parameters; `examples` are values the test tries."""

@@ -284,12 +284,16 @@ class BlockIntake:
         behind = self._cursor.mark_delete.next()
         if behind <= self.read_position:
             return False
+        self.pass_removed(behind)
+        return True
+
+    def pass_removed(self, behind: Position) -> None:
+        """Read on at a position behind: nothing before it is left to read."""
         self.read_position, self._has_read = behind, True
         if len(self._blocks.suspects):
             self._blocks.suspects.has_read(behind)
         if self._returning.claims:
             self._returning.drop_below(behind)
-        return True
 
     def seek(self, position: Position) -> None:
         """Read on from another position; it may lie within a block."""

@@ -1,6 +1,7 @@
-"""Writes what a compaction keeps: a segment for each ledger of the log, with the entries' own numbers.
+"""Writes what a compaction keeps, a segment for each ledger of the log.
 
-The files belong to nobody until the partition's manifest names them, and are removed if it never does.
+Entries have their own numbers there. The files belong to nobody until the partition's manifest names them,
+and are removed if it never does.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _WRITE_BYTES = 1024 * 1024
 
 
 class KeptSegment(NamedTuple):
-    """What is kept of one ledger.
+    """A segment holds all that is kept of one ledger.
 
     `last_entry_id` is the last entry that was read of it, `first_kept` and `last_kept` are of the segment.
     """
@@ -76,8 +77,9 @@ class FormWriter:
         header: BlockHeader,
         buffers: Sequence[Buffer],
         frame: FrameHeader,
+        kept_entries: int,
     ) -> None:
-        """Take the next block, which came in a frame of the log."""
+        """Take the next block of the log, with so many entries that are kept."""
         if ledger_id != self._ledger_id:
             self._end_segment()
             self._begin_segment(ledger_id)
@@ -90,7 +92,7 @@ class FormWriter:
         if self._first < 0:
             self._first = entry_id
         self._last = entry_id + header.entries - 1
-        self._entries += header.entries
+        self._entries += kept_entries
 
     def _end_frame(self) -> None:
         run, self._run = self._run, []
@@ -166,9 +168,10 @@ def numbers_of_forms(directory: Path) -> set[int]:
 
 
 def remove_forms(directory: Path, numbers: Iterable[int], disk: Disk = SYSTEM_DISK) -> set[int]:
-    """Remove the files of compactions that nobody reads; returns the numbers of those that somebody does.
+    """Remove the files of compactions that nobody reads.
 
-    A reader keeps a `FormLock`. What is broken off is done by the next call.
+    A reader keeps a `FormLock`. Returns the numbers of those that have one. The next call does the rest of
+    one that was broken off.
     """
     wanted = set(numbers)
     found: dict[int, list[tuple[int, Path]]] = {}
@@ -196,7 +199,10 @@ def remove_forms(directory: Path, numbers: Iterable[int], disk: Disk = SYSTEM_DI
 
 
 class FormLock:
-    """Keeps the files of a compacted form while somebody reads them; the kernel lets go of a dead one's."""
+    """Keeps the files of a compacted form while somebody reads them.
+
+    The kernel lets go of a dead process's.
+    """
 
     def __init__(self, path: Path) -> None:
         """Lock the first segment of a form. Raises SegmentGone."""

@@ -1,12 +1,12 @@
 """Compacts a log: finds the newest message of each key, and writes those alone.
 
-What was compacted before is read in place of that part of the log, which may be trimmed. The log is read
+The form before is read in place of its part of the log, which may be trimmed. The log is read
 twice, more often where its keys take more memory than they may. Costs are by the batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,54 +19,18 @@ from pulsar_ray.errors import InvalidMessage, UnsupportedFormatVersion
 from pulsar_ray.format.block import CHUNK, ENCRYPTED, parse_block_header
 from pulsar_ray.format.payload import DecodedBlock, decode_block, without_rows
 from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk
-from pulsar_ray.managed_ledger.compaction.compacted_form import FormWriter, KeptSegment
+from pulsar_ray.managed_ledger.compaction.compacted_form import FormWriter
+from pulsar_ray.managed_ledger.compaction.compaction_order import CompactionOrder, CompactionOutcome
 from pulsar_ray.managed_ledger.compaction.kept_rows import KeptRows
 from pulsar_ray.managed_ledger.compaction.latest_keys import LatestKeys, with_key
-from pulsar_ray.managed_ledger.compaction.stored_blocks import SourceSegment, StoredBlock, stored_blocks
-from pulsar_ray.model.message_id import Position
+from pulsar_ray.managed_ledger.compaction.stored_blocks import StoredBlock, stored_blocks
 
 _ROWS_AT_ONCE = 65_536
 NOTHING_KEPT = (-1, -1, -1, 0)
 
 
-class CompactionOrder(NamedTuple):
-    """What is to be compacted, and how.
-
-    `segments` are those of the form before, which ends with the entry `behind`, then those of the log up to
-    the `horizon`. `number` is the new form's, which no files have.
-    """
-
-    directory: str
-    number: int
-    epoch: int
-    topic: str
-    partition: int
-    created_ms: int
-    segments: Sequence[SourceSegment]
-    behind: Position
-    horizon: Position
-    retains_null_key: bool
-    max_key_bytes: int
-
-
-class CompactionOutcome(NamedTuple):
-    """What a compaction has written, durably, and how much it left out.
-
-    `last` is the id of the last message that is kept: ledger, entry, batch index or -1, batch size.
-    """
-
-    number: int
-    horizon: Position
-    segments: tuple[KeptSegment, ...]
-    last: tuple[int, int, int, int]
-    kept: int
-    removed: int
-    read_bytes: int
-    written_bytes: int
-
-
 class _Rows(NamedTuple):
-    """What compaction has to know of a block's messages."""
+    """Columns of a block's messages, as far as compaction has to know."""
 
     keys: pa.Array
     is_empty: npt.NDArray[np.bool_]
@@ -80,7 +44,7 @@ class _Chunks:
 
     def __init__(self) -> None:
         self.ends: dict[int, int] = {}
-        """The number of each chunk's message, which is that of its last chunk, if all are there."""
+        """The number of the last chunk of each chunk's message, if all are there."""
         self._open: dict[int, tuple[str, list[int]]] = {}
 
     def add(self, block: StoredBlock) -> bool:
@@ -106,7 +70,10 @@ class _Chunks:
 
 
 class Compactor:
-    """Carries out one order. `watch` is called often, with the share that is done; it may raise to end it."""
+    """Carries out one order.
+
+    `watch` is called often, with the share that is done; it may raise to end it.
+    """
 
     def __init__(
         self,
@@ -125,7 +92,9 @@ class Compactor:
         self._seen = 0
 
     def run(self) -> CompactionOutcome:
-        """Write the compacted form; it is durable when this returns, and of no effect until it is named.
+        """Write the compacted form; it is durable when this returns.
+
+        It has no effect until it is named.
 
         Raises CorruptData for what cannot be read, SegmentGone, OSError; then nothing of it is left.
         """
@@ -241,13 +210,14 @@ class Compactor:
     ) -> tuple[int, int, int, int]:
         header, count = block.header, block.header.message_count
         if len(rows) == count:
-            writer.add(block.ledger_id, block.entry_id, header, [block.data], block.frame)
+            writer.add(block.ledger_id, block.entry_id, header, [block.data], block.frame, header.entries)
         else:
             kept = np.zeros(count, np.bool_)
             kept[rows] = True
             buffers = without_rows(decode_block(block.data), kept)
             written = parse_block_header(buffers[0])
-            writer.add(block.ledger_id, block.entry_id, written, buffers, block.frame)
+            entries = len(rows) if header.row_is_entry else 1
+            writer.add(block.ledger_id, block.entry_id, written, buffers, block.frame, entries)
         row = int(rows[-1])
         if header.row_is_entry:
             return block.ledger_id, block.entry_id + row, -1, 0
@@ -288,7 +258,7 @@ class _Gathered:
 
 
 def _rows_of(block: StoredBlock) -> _Rows | None:
-    """The keys of a block; None for one that is kept whole, because nobody can read it."""
+    """The keys of a block; None for one that nobody can read, which stays."""
     header = block.header
     if header.flags & ENCRYPTED:
         return None
@@ -310,6 +280,9 @@ def _keys_of(decoded: DecodedBlock) -> pa.Array:
 
 
 def _empty_of(decoded: DecodedBlock) -> npt.NDArray[np.bool_]:
+    if decoded.is_columnar:
+        nulls: npt.NDArray[np.bool_] = decoded.rows().is_null().to_numpy(zero_copy_only=False)
+        return nulls
     values = decoded.column("value")
     lengths: Any = pc.fill_null(pc.binary_length(values), 0)
     empty: npt.NDArray[np.bool_] = lengths.to_numpy(zero_copy_only=False) == 0

@@ -1,4 +1,4 @@
-"""Which rows of a log a compaction keeps, in their order: small sets in memory, large ones in a file."""
+"""Remembers the rows that a compaction keeps, many of them in a file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Sorted:
         self._read = self._count
         if self._count > _IN_MEMORY_ROWS:
             # Without a name: nothing is left of it whatever happens to the process.
-            self._file = tempfile.TemporaryFile(dir=directory)
+            self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115 - as long as this
             numbers.tofile(self._file)
         self._window = numbers if self._file is None else np.empty(0, np.int64)
 

@@ -1,4 +1,4 @@
-"""The newest message of each key, in passes where the keys do not fit into the memory they may take."""
+"""Finds the newest message of each key, in passes where memory is short."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Marks = npt.NDArray[np.int64]
-"""Of each row its number in the log, times two, plus one if it removes its key."""
+"""Twice the number of each row in the log, plus one for a tombstone."""
 
 _ALL_HASHES = 1 << 64
 _LEAST_MERGED_ROWS = 65_536
@@ -21,7 +21,7 @@ _FACTORS = np.random.default_rng(128).integers(0, 1 << 63, 256, np.uint64) << np
 
 
 class LatestKeys:
-    """Finds the newest row of each key of a range of hashes, one range after the other.
+    """Finds the newest row of each key, one range of hashes after the other.
 
     The log is read once for each: `begin` a pass, `add` all of its rows, `end` it, until `is_done`. The range
     of a pass shrinks as soon as its keys take more than `max_bytes`; at most twice as many are in memory.
@@ -100,7 +100,7 @@ class LatestKeys:
 
 
 def _hashes(keys: pa.ChunkedArray) -> Iterator[npt.NDArray[np.uint64]]:
-    """A number of each key, which is spread over all that there are. No key is empty."""
+    """Yield a number for each key, spread over all there are; none is empty."""
     for chunk in keys.chunks:
         for start in range(0, len(chunk), _HASHED_AT_ONCE):
             yield _hashed(chunk.slice(start, _HASHED_AT_ONCE))

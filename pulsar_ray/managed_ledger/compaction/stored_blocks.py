@@ -12,13 +12,13 @@ from pulsar_ray.format.frame import FrameHeader, FrameIncomplete, FrameInvalid, 
 from pulsar_ray.format.segment import SEGMENT_HEADER_SIZE
 from pulsar_ray.ledger.reader import SegmentReader
 from pulsar_ray.ledger.segment_file import COMPACTED_INDEX
-from pulsar_ray.model.message_id import Position
+from pulsar_ray.model.message_id import EARLIEST, LATEST, Position
 
 _WINDOW_BYTES = 4 * 1024 * 1024
 
 
 class SourceSegment(NamedTuple):
-    """A segment to read, up to an offset: of the log, or of what was compacted before."""
+    """A segment to read up to an offset, of the log or compacted before."""
 
     ledger_id: int
     segment_index: int
@@ -27,7 +27,7 @@ class SourceSegment(NamedTuple):
 
 
 class StoredBlock(NamedTuple):
-    """A block and its place; `number` is that of its first message among all that are read."""
+    """A block, its place, and the number of its first message among all."""
 
     ledger_id: int
     entry_id: int
@@ -40,10 +40,10 @@ class StoredBlock(NamedTuple):
 def stored_blocks(
     segments: Iterable[SourceSegment], behind: Position, horizon: Position
 ) -> Iterator[list[StoredBlock]]:
-    """Yield the blocks up to the horizon, some MiB at once; those of the log only `behind` a position.
+    """Yield the blocks up to the horizon, some MiB at once.
 
-    Each time in the same order, with the same numbers. Raises CorruptData for a frame that cannot be read:
-    nobody knows which keys it has. SegmentGone.
+    Those of the log only `behind` a position; each time in the same order, with the same numbers. Raises
+    CorruptData for a frame that cannot be read, for nobody knows which keys it has, and SegmentGone.
     """
     number = 0
     for segment in segments:
@@ -104,3 +104,12 @@ def _of_frame(
         at += span.length
         entry_id += span.entries
         number += span.messages
+
+
+def first_since(segments: Iterable[SourceSegment], time_ms: int) -> Position | None:
+    """The first entry of these segments that was published at or after a time."""
+    for blocks in stored_blocks(segments, EARLIEST, LATEST):
+        for block in blocks:
+            if block.header.publish_time_ms >= time_ms:
+                return Position(block.ledger_id, block.entry_id)
+    return None

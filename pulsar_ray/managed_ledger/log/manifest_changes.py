@@ -285,7 +285,7 @@ class ManifestChanges:
         return min(max(mark_delete, lowest), self._state.readable.position)
 
     def _before_all(self) -> Position:
-        """The mark-delete position before all there is, what compaction has kept of trimmed ledgers included."""
+        """The mark-delete position before all there is, what compaction has kept included."""
         first, compacted = self._state.first_position(), self.compacted
         kept = None if compacted is None else compacted.first
         return mark_delete_before(first if kept is None else min(first, kept))
@@ -294,11 +294,11 @@ class ManifestChanges:
 
     @property
     def compacted(self) -> Compacted | None:
-        """What compaction has kept of the log, durably; None if nothing was compacted."""
+        """The compacted form of the log, as it is durable; None if there is none."""
         return self._state.manifest.compacted
 
     def take_compacted(self, compacted: Compacted) -> ManifestChange:
-        """Let a compacted form, whose files are durable, be that of the log in place of the one before."""
+        """Let a compacted form, whose files are durable, take the place of the one before."""
         return self._begin([compacted])
 
     def drop_compacted(self) -> ManifestChange | None:
@@ -308,7 +308,7 @@ class ManifestChanges:
         return self._begin([Compacted(0, -1, -1, (), (-1, -1, -1, 0), 0, 0, 0, 0)])
 
     def _compaction_hold(self) -> list[Position]:
-        """The horizon of a log that is compacted, or is to be: what lies behind was not compacted yet."""
+        """The horizon of a log that is compacted: the rest was not compacted yet."""
         if self.compacted is not None:
             return [self.compacted.horizon]
         return [EARLIEST] if self.is_compacting or self._policies.is_compacted else []

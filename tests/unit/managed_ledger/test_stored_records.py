@@ -16,6 +16,7 @@ from pulsar_ray.managed_ledger.cursor.managed_cursor import Subscription as Curs
 from pulsar_ray.managed_ledger.log.manifest import manifest_records
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
     Checkpoint,
+    Compacted,
     Counters,
     DeduplicationSwitched,
     Expired,
@@ -69,6 +70,7 @@ RECORDS: list[ManifestRecord] = [
     Expired(1, LEDGER, 5),
     Terminated(LEDGER, 9),
     Unused(1, NOW),
+    Compacted(3, LEDGER, 9, [(LEDGER, 9, 2, 8, 8192, 4)], (LEDGER, 8, 1, 2), 8192, 6, NOW, NOW + 5),
 ]
 
 

@@ -65,7 +65,7 @@ def test_overridden_settings_are_those_of_policies_in_force_only() -> None:
     assert settings.default_retention_time_in_minutes == 5
     assert settings.default_retention_size_in_mb == 9
     assert settings.ttl_duration_default_in_seconds == 60
-    assert settings.broker_service_compaction_threshold_in_bytes == 0
+    assert settings.broker_service_compaction_threshold_in_bytes == 60
 
 
 def test_every_policy_overrides_settings_and_no_setting_belongs_to_two() -> None:

@@ -257,6 +257,7 @@ class ConsumerEndpoint:
         self.handed_over = None if request.handed_over is None else CounterView.open(request.handed_over)
         """The client's count of messages that left its queue, if it can be seen."""
         self.count_crashes = request.count_crashes
+        self.is_read_compacted = request.is_read_compacted
         self._attachment = session.attachment
         self._sender = sender
         self._is_open = False

@@ -310,9 +310,9 @@ class ConsumerCalls:
         await self.check_unsubscribe(subscription, endpoint)
         await self._unsubscribe(subscription, endpoint)
 
-    async def last_message(self, _subscription: OpenSubscription, _endpoint: ConsumerEndpoint) -> Any:
-        """Return the partition's last message."""
-        return await self._progress.last_message()
+    async def last_message(self, subscription: OpenSubscription, _endpoint: ConsumerEndpoint) -> Any:
+        """Return the partition's last message, as the subscription reads it."""
+        return await self._progress.last_message(subscription.name)
 
     async def has_more(
         self, _subscription: OpenSubscription, endpoint: ConsumerEndpoint, numbering: int, received: int

@@ -17,8 +17,8 @@ UNKNOWN_DEADLINE_S = 2.0
 class DeliveryProgress(Protocol):
     """Answers consumers how far their topic and their deliveries are."""
 
-    async def last_message(self) -> Any:
-        """Return the partition's last message."""
+    async def last_message(self, subscription: str) -> Any:
+        """Return the partition's last message, as a subscription reads it."""
 
     async def has_more(self, endpoint: ConsumerEndpoint, numbering: int, received: int) -> bool:
         """Return whether anything stored by now is still to come to a consumer.
@@ -37,14 +37,29 @@ class StoredProgress:
         self._partition = partition
         self._served = served
 
-    async def last_message(self) -> Any:
-        return await self._partition.call("last_message")
+    async def last_message(self, subscription: str) -> Any:
+        stored = await self._partition.call("last_message")
+        log = self._served[subscription].compacted_log()
+        compacted = log.compacted
+        if compacted is None or Position(*stored["position"]) > compacted.horizon:
+            return stored
+        ledger_id, entry_id, batch_index, batch_size = compacted.last
+        return {
+            **stored,
+            "position": [ledger_id, entry_id],
+            "batch_index": batch_index,
+            "batch_size": batch_size,
+        }
 
     async def has_more(self, endpoint: ConsumerEndpoint, numbering: int, received: int) -> bool:
         subscription = self._served[endpoint.subscription]
         stored = await self._partition.call("last_message")
-        last = Position(*stored["position"])
-        if last < Position(*stored["first"]):
+        last, first = Position(*stored["position"]), Position(*stored["first"])
+        log = subscription.compacted_log()
+        if log.compacted is not None:
+            first = min(first, log.first)
+            last = last if last > log.compacted.horizon else log.last_kept
+        if last < first:
             return False  # all there was is trimmed, with what waits to be granted
         core, loop = subscription.core, asyncio.get_running_loop()
         until = loop.time() + UNKNOWN_DEADLINE_S

@@ -9,12 +9,14 @@ from collections.abc import Callable
 from pulsar_ray.broker.serving.owner_loop import DiskThread
 from pulsar_ray.broker.subscription.consumers.connected_consumers import ConnectedConsumers
 from pulsar_ray.broker.subscription.cursor_flusher import CursorDurability
-from pulsar_ray.broker.subscription.log.log_view import FileRead, FramePlace, LogView
+from pulsar_ray.broker.subscription.log.compacted_log import CompactedLog, KeptBlocks
+from pulsar_ray.broker.subscription.log.log_view import FileRead, FramePlace
 from pulsar_ray.broker.subscription.log.segment_blocks import ChunkReader, read_delays, read_slots
 from pulsar_ray.dispatch.blocks.block_intake import ReadBlocks
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.ledger.reader import SegmentGone
+from pulsar_ray.model import row_sets
 from pulsar_ray.model.message_id import Position
 
 logger = logging.getLogger(__name__)
@@ -36,7 +38,7 @@ class CoreFeeder:
         self,
         name: str,
         core: Dispatcher,
-        log: LogView,
+        log: CompactedLog,
         consumers: ConnectedConsumers,
         durability: CursorDurability,
         loop: asyncio.AbstractEventLoop,
@@ -72,11 +74,14 @@ class CoreFeeder:
         if self.is_reading or not core.consumers:
             return False
         position = core.read_position
+        self.look_who_reads()
         if position > self._log.last or (wanted := core.blocks_wanted()) <= 0:
             return False
-        blocks = self._log.blocks_from(position, wanted)
+        is_compacted = self._log.is_compacted_at(position)
+        blocks = None if is_compacted else self._log.blocks_from(position, wanted)
         if blocks is None:
-            return self._read_file(position, wanted, resume)
+            read = self._read_kept if is_compacted else self._read_file
+            return read(position, wanted, resume)
         if not blocks:
             return False
         has_marked = self._log.has_marked
@@ -88,6 +93,75 @@ class CoreFeeder:
             return False
         self._offer(ReadBlocks(blocks), core.seek_generation)
         return True
+
+    def look_who_reads(self) -> None:
+        """Read what compaction has kept, or the log itself, as the active consumer wants it."""
+        active = self._core.type.active
+        endpoint = None if active is None else self._consumers.get(active.spec.consumer_id)
+        if endpoint is not None and endpoint.is_read_compacted != self._log.is_read_compacted:
+            self._log.is_read_compacted = endpoint.is_read_compacted
+            self.extend_ledgers()
+
+    def _read_kept(self, position: Position, wanted: int, resume: Callable[[], None]) -> bool:
+        """Begin to read what compaction has kept; True if that is nothing from here on."""
+        log, core = self._log, self._core
+        compacted = log.compacted
+        assert compacted is not None
+        read = log.kept_from(position, self._place, wanted)
+        if read is None:
+            behind = compacted.horizon.next()
+            self._acknowledge_removed(position, behind)
+            core.pass_removed(behind)
+            self.forget_place()
+            self._durability.flush_soon()
+            return True
+        self.is_reading = True
+        generation = core.seek_generation
+        begun = core.blocks.chunks.begun
+
+        def done(kept: KeptBlocks | None, error: BaseException | None) -> None:
+            self.is_reading = False
+            if kept is None:
+                self._read_failed(position, error, resume)
+                return
+            self.problem = self._damage
+            self._place = read.place
+            if generation == core.seek_generation and log.compacted is not None and kept.blocks.refs:
+                self._take_kept(position, kept, generation)
+            resume()
+
+        self._reader.submit(lambda: read.run(dict(begun)), done)
+        return False
+
+    def _take_kept(self, position: Position, kept: KeptBlocks, generation: int) -> None:
+        """Take in what was kept, and count what was removed before and between as acknowledged."""
+        self.extend_ledgers()
+        acknowledgments = self._core.acknowledgments
+        for ref, removed in zip(kept.blocks.refs, kept.removed, strict=True):
+            first = Position(ref.ledger_id, ref.first_entry_id)
+            if first > position:
+                self._acknowledge_removed(position, first)
+            if removed and ref.row_is_entry:
+                size = (removed.bit_length() + 7) // 8
+                acknowledgments.acknowledge_bits(
+                    (ref.ledger_id, ref.first_entry_id, removed.to_bytes(size, "little"))
+                )
+            elif removed:
+                rows = row_sets.ranges_of(removed)
+                acknowledgments.acknowledge_removed(first, rows, ref.messages)
+            position = Position(ref.ledger_id, ref.last_entry_id + 1)
+        self._offer(kept.blocks, generation)
+        self._durability.flush_soon()
+
+    def _acknowledge_removed(self, first: Position, end: Position) -> None:
+        """Acknowledge the entries from one up to another, which compaction has removed."""
+        self._core.acknowledgments.acknowledge_ranges(
+            (ledger_id, start, stop)
+            for ledger_id, last in self._log.ledgers
+            if first.ledger_id <= ledger_id <= end.ledger_id
+            and (start := first.entry_id if ledger_id == first.ledger_id else 0)
+            <= (stop := end.entry_id - 1 if ledger_id == end.ledger_id else last)
+        )
 
     def extend_to_end(self) -> None:
         """Extend the cursor to the log's end: unread entries are backlog, and may be acknowledged."""
@@ -232,7 +306,7 @@ class ReadingWatch:
     damaged stays behind.
     """
 
-    def __init__(self, core: Dispatcher, log: LogView, feeder: CoreFeeder) -> None:
+    def __init__(self, core: Dispatcher, log: CompactedLog, feeder: CoreFeeder) -> None:
         self._core = core
         self._log = log
         self._feeder = feeder

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +29,7 @@ from pulsar_ray.format.frame import FrameHeader, parse_frame_header
 from pulsar_ray.format.segment import SEGMENT_HEADER_SIZE
 from pulsar_ray.ledger.reader import SegmentReader
 from pulsar_ray.ledger.recovery import find_frame
+from pulsar_ray.managed_ledger.log.manifest.manifest_records import Compacted
 from pulsar_ray.model.message_id import EARLIEST, Position
 from pulsar_ray.session.requests import Advanced
 
@@ -55,6 +56,8 @@ class LogView:
         self.first = EARLIEST
         self._segments: list[Segment] = []
         self._tail: deque[BlockRef] = deque()
+        self.compacted: Compacted | None = None
+        """The compacted form of the log."""
         self.has_marked = False
         """Whether blocks were met that may be delayed or chunks."""
 
@@ -70,6 +73,8 @@ class LogView:
         self.epoch = packet.epoch
         if packet.segments is not None:
             self._segments = [Segment(*segment) for segment in packet.segments]
+            if packet.compacted is not None:
+                self.compacted = Compacted(*packet.compacted) if packet.compacted else None
         elif packet.tail is not None:
             self._replace_last(Segment(*packet.tail))
         if packet.frames and self._tail:
@@ -85,6 +90,10 @@ class LogView:
         self.last = last
         if (packet.first_ledger_id, packet.first_entry_id) != self.first:
             self.first = Position(packet.first_ledger_id, packet.first_entry_id)
+
+    def take_segments(self, segments: Iterable[Segment]) -> None:
+        """Take other segments than those that packets tell of."""
+        self._segments = list(segments)
 
     def _replace_last(self, segment: Segment) -> None:
         if self._segments and self._segments[-1][:2] == segment[:2]:

@@ -41,7 +41,7 @@ class PassingProgress:
     def __init__(self, topic: str) -> None:
         self._topic = topic
 
-    async def last_message(self) -> Any:
+    async def last_message(self, subscription: str) -> Any:
         """Raises OperationNotSupported."""
         raise OperationNotSupported(
             f"{self._topic} is non-persistent: it keeps no last message; use a persistent:// topic"

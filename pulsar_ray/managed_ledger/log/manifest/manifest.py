@@ -75,7 +75,7 @@ class Manifest:
         self.unused_since_ms = 0
         """Since when nobody has used the topic; 0 if somebody does, or nobody counts."""
         self.compacted: Compacted | None = None
-        """What compaction has kept of the log; None if nothing was compacted."""
+        """The compacted form of the log; None if nothing was compacted."""
         self.last_position = EARLIEST
         self.trimmed = EARLIEST
         """The last entry of the ledgers that were deleted."""

@@ -256,7 +256,7 @@ class Unused(NamedTuple):
 
 
 class Compacted(NamedTuple):
-    """The log up to its horizon is compacted: these segments hold the newest message of each key (ADR 0128).
+    """Segments hold the newest message of each key up to a horizon (ADR 0128).
 
     Each is (ledger id, last entry read of it, first and last entry kept, end offset, entries kept). `last` is
     the id of the last message kept: ledger, entry, batch index, batch size. Number 0: no more compacted.

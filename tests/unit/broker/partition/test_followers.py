@@ -90,6 +90,8 @@ class Rig:
         for pipe in self.pipes:
             pipe.packets.clear()
 
+    compacted = None
+
     def subscription(self, _number: int) -> None:
         """Return none: nothing of these has expired."""
 

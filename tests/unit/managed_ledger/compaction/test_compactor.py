@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,12 +15,8 @@ from pulsar_ray.format.metadata import BlockMetadata, ChunkInfo
 from pulsar_ray.format.payload import decode_block, encode_batch, encode_rows, encode_single
 from pulsar_ray.ledger.segment_file import COMPACTED_INDEX, segment_name
 from pulsar_ray.managed_ledger.compaction.compacted_form import FormLock, numbers_of_forms, remove_forms
-from pulsar_ray.managed_ledger.compaction.compactor import (
-    CompactionOrder,
-    CompactionOutcome,
-    Compactor,
-    rows_there,
-)
+from pulsar_ray.managed_ledger.compaction.compaction_order import CompactionOrder, CompactionOutcome
+from pulsar_ray.managed_ledger.compaction.compactor import Compactor, rows_there
 from pulsar_ray.managed_ledger.compaction.stored_blocks import SourceSegment, stored_blocks
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.model.message_id import EARLIEST, Position
@@ -266,12 +262,10 @@ def test_an_end_at_any_step_leaves_the_form_before_and_a_next_run_works(history:
     for number in range(60):
         history.single(Row(f"k{number % 7}", b"again %d" % number))
     for stop_at in range(1, 100):
-        steps = 0
+        steps = iter(range(1, stop_at))
 
-        def watch(_share: float) -> None:
-            nonlocal steps
-            steps += 1
-            if steps == stop_at:
+        def watch(_share: float, steps: Iterator[int] = steps) -> None:
+            if next(steps, None) is None:
                 raise Stop
 
         order = history.order()

@@ -20,6 +20,7 @@ class Subscription:
 
     def __init__(self) -> None:
         self.core = self.consumers = self.turn = self
+        self.compacted = None
         self.stored = {"position": list(LAST), "first": list(FIRST)}
         self.more: list[bool | None] = [False]
         """What the core knows, one look after the other."""
@@ -36,6 +37,10 @@ class Subscription:
     async def call(self, method: str) -> Any:
         assert method == "last_message"
         return self.stored
+
+    def compacted_log(self) -> Any:
+        """Play a log that was not compacted."""
+        return self
 
     async def _seek(self, name: str, target: Any, inclusive: bool) -> int:
         assert name == self.name

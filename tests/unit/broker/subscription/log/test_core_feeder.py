@@ -10,6 +10,7 @@ import pytest
 from pulsar_ray.broker.serving.owner_loop import DiskThread
 from pulsar_ray.broker.subscription.consumers.connected_consumers import ConnectedConsumers
 from pulsar_ray.broker.subscription.cursor_flusher import MemoryOnly
+from pulsar_ray.broker.subscription.log.compacted_log import CompactedLog
 from pulsar_ray.broker.subscription.log.core_feeder import CoreFeeder
 from pulsar_ray.broker.subscription.log.log_view import LogView
 from pulsar_ray.dispatch.consumer import ConsumerSpec
@@ -57,7 +58,7 @@ class Fed:
         self.feeder = CoreFeeder(
             "s",
             self.core,
-            log.view,
+            CompactedLog(log.view, ""),
             ConnectedConsumers(EPOCH),
             MemoryOnly(),
             loop,

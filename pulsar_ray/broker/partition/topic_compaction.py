@@ -1,0 +1,313 @@
+"""Decides when a partition is compacted, and has it done (ADR 0128).
+
+An actor that is there only while it works reads and writes; the partition names the result in its manifest,
+with which it takes the place of the one before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from pulsar_ray.broker.partition.manifest_writer import ManifestWriter
+from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
+from pulsar_ray.broker.partition.partition_stats import describe_compaction
+from pulsar_ray.broker.serving.logs.line_limits import event
+from pulsar_ray.clock import Clock
+from pulsar_ray.errors import NotAllowedError, PulsarException, ServiceUnitNotReady
+from pulsar_ray.ledger.segment_file import COMPACTED_INDEX, segment_name
+from pulsar_ray.managed_ledger.compaction.compacted_form import numbers_of_forms, remove_forms
+from pulsar_ray.managed_ledger.compaction.compaction_order import (
+    CompactionOrder,
+    CompactionOutcome,
+    JobState,
+)
+from pulsar_ray.managed_ledger.compaction.stored_blocks import SourceSegment
+from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
+from pulsar_ray.managed_ledger.log.manifest.manifest_records import Compacted
+from pulsar_ray.model.message_id import EARLIEST, Position
+from pulsar_ray.model.topic_name import TopicName, check_user_may_change
+from pulsar_ray.transport.cluster import Cluster
+
+logger = logging.getLogger(__name__)
+
+START_DEADLINE_S = 60.0
+CALL_DEADLINE_S = 30.0
+FIRST_LOOK_S = 0.02
+LONGEST_LOOK_S = 0.5
+NOT_RUN, RUNNING, SUCCESS, ERROR = "NOT_RUN", "RUNNING", "SUCCESS", "ERROR"
+
+
+class TopicCompaction:
+    """Runs on the owner loop. `on_changed` is called once another compacted form holds, or none."""
+
+    def __init__(
+        self,
+        ledger: ManagedLedger,
+        writer: ManifestWriter,
+        policies: PartitionPolicies,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        new_cluster: Callable[[], Cluster],
+        on_changed: Callable[[], None],
+    ) -> None:
+        self._ledger = ledger
+        self._writer = writer
+        self._policies = policies
+        self._clock = clock
+        self._loop = loop
+        self._spawn = spawn
+        self._new_cluster = new_cluster
+        self._on_changed = on_changed
+        self._directory = Path(ledger.directory)
+        self._status = NOT_RUN
+        self._last_error = ""
+        self._share = 0.0
+        self._failed_ms = 0
+        self._run: asyncio.Future[None] | None = None
+        self._last_number = 0
+        self._removing: asyncio.Future[None] | None = None
+        self._drops = 0
+        self._look_at = loop.time()
+        self._are_leftovers_sought = True
+        self._is_closed = False
+
+    # ---- what administrators ask
+
+    async def compact(self) -> None:
+        """Begin to compact all that is stored by now. Raises NotAllowedError while a compaction runs."""
+        check_user_may_change(TopicName.parse(self._ledger.identity.topic))
+        if self.is_running:
+            raise NotAllowedError(
+                f"a compaction of {self._ledger.identity.topic} is in progress: wait until its status is "
+                "SUCCESS or ERROR"
+            )
+        self._begin()
+
+    async def status(self) -> dict[str, Any]:
+        """Describe the last compaction since this partition started."""
+        return {"status": self._status, "last_error": self._last_error, "progress": round(self._share, 3)}
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the last compaction, with Pulsar's names where Pulsar has one."""
+        compacted = self._ledger.changes.compacted
+        return {"compaction": describe_compaction(compacted, self._status, self._failed_ms)}
+
+    async def drop(self) -> None:
+        """Forget, durably, what was compacted; a compaction that runs comes to nothing."""
+        self._drops += 1
+        if (change := self._ledger.changes.drop_compacted()) is not None:
+            await self._writer.durable(change)
+            self._changed()
+
+    # ---- when
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a compaction is under way."""
+        return self._run is not None and not self._run.done()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether so much was stored since the last compaction as the topic's policy says."""
+        threshold = self._policies.settings.broker_service_compaction_threshold_in_bytes
+        return 0 < threshold < self._bytes_behind()
+
+    def tick(self) -> None:
+        """Remove forms that nobody reads, and compact if it is time; once a second."""
+        if self._are_leftovers_sought and not self.is_running:
+            self._are_leftovers_sought = False
+            compacted = self._ledger.changes.compacted
+            current = 0 if compacted is None else compacted.number
+            self._removing = self._loop.run_in_executor(None, self._remove_leftovers, current)
+        if self._loop.time() >= self._look_at:
+            interval_s = self._policies.settings.broker_service_compaction_monitor_interval_in_seconds
+            self._look_at = self._loop.time() + interval_s
+            if not self.is_running and self.is_due:
+                self._begin()
+
+    async def settle(self) -> None:
+        """Compact if it is time, and return once that has ended."""
+        if not self.is_running and self.is_due:
+            self._begin()
+        if self._run is not None:
+            await asyncio.wait([self._run])
+
+    def close(self) -> None:
+        """Wait for nobody any more."""
+        self._is_closed = True
+
+    def _bytes_behind(self) -> int:
+        """About how many bytes are stored behind the horizon."""
+        horizon = self._horizon()
+        total = 0
+        for segment in self._ledger.segments():
+            last = Position(segment.ledger_id, segment.last_entry_id)
+            if last <= horizon:
+                continue
+            size, entries = segment.end_offset, segment.last_entry_id - segment.first_entry_id + 1
+            if segment.ledger_id == horizon.ledger_id and segment.first_entry_id <= horizon.entry_id:
+                size = size * (segment.last_entry_id - horizon.entry_id) // max(entries, 1)
+            total += size
+        return total
+
+    def _horizon(self) -> Position:
+        compacted = self._ledger.changes.compacted
+        return EARLIEST if compacted is None else compacted.horizon
+
+    # ---- how
+
+    def _begin(self) -> None:
+        self._status, self._last_error, self._share = RUNNING, "", 0.0
+        self._ledger.changes.is_compacting = True
+        run = self._run = self._loop.create_future()
+        self._spawn(self._carry_out(run))
+
+    async def _carry_out(self, run: asyncio.Future[None]) -> None:
+        topic = self._ledger.identity.topic
+        began_ms = self._clock.now_ms()
+        try:
+            outcome = await self._compacted(began_ms)
+            self._status, self._share = SUCCESS, 1.0
+            if outcome is not None:
+                text = "compacted: %d messages kept, %d removed, %d bytes of %d"
+                counts = outcome.kept, outcome.removed, outcome.written_bytes, outcome.read_bytes
+                event(logger, text, *counts, topic=topic)
+        except PulsarException as error:
+            self._status, self._last_error = ERROR, error.text
+            self._failed_ms = self._clock.now_ms()
+            event(logger, "not compacted: %s", error.text, level=logging.ERROR, topic=topic)
+        finally:
+            self._ledger.changes.is_compacting = False
+            self._are_leftovers_sought = True
+            run.set_result(None)
+
+    async def _compacted(self, began_ms: int) -> CompactionOutcome | None:
+        """Compact, durably; None if nothing was stored since the last time."""
+        horizon, drops = self._ledger.readable_position, self._drops
+        if horizon <= self._horizon():
+            return None
+        order = await self._order(horizon, began_ms)
+        outcome = await self._done_by_actor(order)
+        if drops != self._drops:
+            raise NotAllowedError(
+                f"{order.topic} was truncated while it was compacted: nothing of it is left"
+            )
+        record = Compacted(
+            outcome.number,
+            *outcome.horizon,
+            [tuple(segment) for segment in outcome.segments],
+            outcome.last,
+            outcome.written_bytes,
+            outcome.removed,
+            began_ms,
+            self._clock.now_ms(),
+        )
+        await self._writer.durable(self._ledger.changes.take_compacted(record))
+        self._changed()
+        return outcome
+
+    def _changed(self) -> None:
+        self._are_leftovers_sought = True
+        self._on_changed()
+
+    async def _order(self, horizon: Position, now_ms: int) -> CompactionOrder:
+        if self._removing is not None:
+            await asyncio.wait([self._removing])
+        found = await self._loop.run_in_executor(None, numbers_of_forms, self._directory)
+        number = self._last_number = max(self._last_number, 0, *found) + 1
+        compacted, settings = self._ledger.changes.compacted, self._policies.settings
+        behind = self._horizon()
+        identity = self._ledger.identity
+        log = [
+            SourceSegment(s.ledger_id, s.segment_index, str(s.path), s.end_offset)
+            for s in self._ledger.segments()
+            if Position(s.ledger_id, s.last_entry_id) > behind
+        ]
+        return CompactionOrder(
+            str(self._directory),
+            number,
+            self._ledger.epoch,
+            identity.topic,
+            identity.partition,
+            now_ms,
+            [*compacted_segments(self._directory, compacted), *log],
+            behind,
+            horizon,
+            settings.topic_compaction_retain_null_key,
+            settings.compaction_max_key_bytes,
+        )
+
+    def _done_by_actor(self, order: CompactionOrder) -> asyncio.Future[CompactionOutcome]:
+        """Have an actor carry out an order, which a thread waits for."""
+        done: asyncio.Future[CompactionOutcome] = self._loop.create_future()
+
+        def settle(outcome: CompactionOutcome | None, error: BaseException | None) -> None:
+            if done.done():
+                return
+            if error is not None:
+                done.set_exception(error)
+            elif outcome is not None:
+                done.set_result(outcome)
+
+        def run() -> None:
+            outcome, failure = None, None
+            try:
+                outcome = self._asked(order)
+            except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+                failure = error
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and with it who waited
+                self._loop.call_soon_threadsafe(settle, outcome, failure)
+
+        threading.Thread(target=run, name="compaction", daemon=True).start()
+        return done
+
+    def _asked(self, order: CompactionOrder) -> CompactionOutcome:
+        """Have an actor carry out an order; blocks.
+
+        Raises its error, or why it has not ended in order.
+        """
+        cluster = self._new_cluster()
+        address: str = cluster.controller("compactor", order.topic, timeout_s=START_DEADLINE_S)
+        try:
+            cluster.call_again(address, "begin", order, timeout_s=START_DEADLINE_S)
+            pause_s = FIRST_LOOK_S
+            waiting = threading.Event()
+            while True:
+                waiting.wait(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_LOOK_S)
+                if self._is_closed:
+                    raise ServiceUnitNotReady(f"{order.topic} is being closed")
+                state: JobState = cluster.call(address, "look", order.number, timeout_s=CALL_DEADLINE_S)
+                self._share = state.share
+                if state.error is not None:
+                    raise state.error
+                if state.outcome is not None:
+                    return state.outcome
+        finally:
+            with contextlib.suppress(PulsarException):
+                cluster.controller("end_compactor", address, timeout_s=CALL_DEADLINE_S)
+
+    def _remove_leftovers(self, current: int) -> None:
+        """Remove the files of all forms but the one that holds; on a thread."""
+        with contextlib.suppress(OSError):
+            old = numbers_of_forms(self._directory) - {current}
+            if old and remove_forms(self._directory, old):
+                self._are_leftovers_sought = True
+
+
+def compacted_segments(directory: Path, compacted: Compacted | None) -> list[SourceSegment]:
+    """The segments of a compacted form, in order."""
+    if compacted is None:
+        return []
+    index = COMPACTED_INDEX + compacted.number
+    return [
+        SourceSegment(ledger_id, index, str(directory / segment_name(ledger_id, index)), end_offset)
+        for ledger_id, _, _, _, end_offset, _ in compacted.segments
+    ]

@@ -1,0 +1,220 @@
+"""A dispatcher's log as one subscription reads it, compacted or not.
+
+Of a compacted log the kept entries stand in place of all up to the horizon, and the log goes on behind it.
+Removed messages count as acknowledged once reading has come by (ADR 0128).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pulsar_ray.broker.subscription.log.log_view import FileRead, FramePlace, LogView
+from pulsar_ray.broker.subscription.log.segment_blocks import ChunkReader, Segment, SegmentWindow
+from pulsar_ray.dispatch.blocks.block_intake import ReadBlocks
+from pulsar_ray.dispatch.blocks.block_ref import BlockRef
+from pulsar_ray.format.block import parse_block_header
+from pulsar_ray.ledger.reader import SegmentReader
+from pulsar_ray.ledger.segment_file import COMPACTED_INDEX, segment_name
+from pulsar_ray.managed_ledger.compaction.compacted_form import FormLock
+from pulsar_ray.managed_ledger.log.manifest.manifest_records import Compacted
+from pulsar_ray.model.message_id import EARLIEST, Position
+from pulsar_ray.model.row_sets import RowSet
+
+_WINDOW_BYTES = 256 * 1024
+_HEADER_BYTES = 512
+_READ_WHOLE_BYTES = 32 * 1024
+
+
+class KeptBlocks(NamedTuple):
+    """Blocks of a compacted form, each with the rows that were removed of it."""
+
+    blocks: ReadBlocks
+    removed: Sequence[RowSet]
+
+
+class CompactedLog:
+    """Belongs to one subscription, whose active consumer says whether `is_read_compacted`."""
+
+    def __init__(self, log: LogView, directory: str) -> None:
+        self._log = log
+        self._directory = Path(directory)
+        self.is_read_compacted = False
+        self._known: Compacted | None = None
+        self._form = LogView()
+        self._lock: FormLock | None = None
+        self._locked_index = -1
+        self._former: list[tuple[int, FormLock]] = []
+        """Of forms that another has replaced, by the index of their segments."""
+
+    # ---- as a LogView
+
+    @property
+    def last(self) -> Position:
+        """The last entry that is durable."""
+        return self._log.last
+
+    @property
+    def first(self) -> Position:
+        """The first entry there is to read."""
+        kept = None if self.compacted is None else self.compacted.first
+        return self._log.first if kept is None else min(kept, self._log.first)
+
+    @property
+    def ledgers(self) -> list[tuple[int, int]]:
+        """(ledger id, last entry id) of each ledger that has something to read."""
+        compacted = self.compacted
+        if compacted is None:
+            return self._log.ledgers
+        last = {ledger_id: last_entry_id for ledger_id, last_entry_id, *_ in compacted.segments}
+        return sorted({**last, **dict(self._log.ledgers)}.items())
+
+    @property
+    def segments(self) -> list[Segment]:
+        """All segments of the log, as they are now."""
+        return self._log.segments
+
+    @property
+    def has_marked(self) -> bool:
+        """Whether blocks were met that may be delayed or chunks."""
+        return self._log.has_marked
+
+    @has_marked.setter
+    def has_marked(self, has_marked: bool) -> None:
+        self._log.has_marked = has_marked
+
+    def forget_tail(self) -> None:
+        """Read everything from the files again."""
+        self._log.forget_tail()
+
+    def blocks_from(self, position: Position, max_messages: int) -> list[BlockRef] | None:
+        """See LogView.blocks_from."""
+        return self._log.blocks_from(position, max_messages)
+
+    def reader_from(self, position: Position, place: FramePlace | None, max_messages: int) -> FileRead | None:
+        """See LogView.reader_from."""
+        return self._log.reader_from(position, place, max_messages)
+
+    # ---- what compaction has kept
+
+    @property
+    def compacted(self) -> Compacted | None:
+        """The form that is read in place of the log; None if none is."""
+        return self._log.compacted if self.is_read_compacted else None
+
+    @property
+    def last_kept(self) -> Position:
+        """The last entry there is to read, EARLIEST if there is none."""
+        compacted = self.compacted
+        if compacted is None or self._log.last > compacted.horizon:
+            return self._log.last
+        return Position(*compacted.last[:2]) if compacted.last[0] >= 0 else EARLIEST
+
+    def removed_from(self, position: Position) -> int:
+        """About how many entries from a position on compaction has removed.
+
+        Exact but for the ledger that reading is in the middle of, which counts once it has been read.
+        """
+        compacted = self.compacted
+        if compacted is None:
+            return 0
+        kept = {ledger_id: rest for ledger_id, *rest in compacted.segments}
+        horizon, removed = compacted.horizon, 0
+        for ledger_id, last in self.ledgers:
+            if not position.ledger_id <= ledger_id <= horizon.ledger_id:
+                continue
+            start = position.entry_id if ledger_id == position.ledger_id else 0
+            end = min(last, horizon.entry_id) if ledger_id == horizon.ledger_id else last
+            _, first_kept, last_kept, _, entries = kept.get(ledger_id, (0, 0, -1, 0, 0))
+            if start <= first_kept:
+                removed += max(end - start + 1 - entries, 0)
+            elif start > last_kept:
+                removed += max(end - start + 1, 0)
+        return removed
+
+    def is_compacted_at(self, position: Position) -> bool:
+        """Whether what compaction has kept is read at a position."""
+        compacted = self.compacted
+        return compacted is not None and position <= compacted.horizon
+
+    def kept_from(self, position: Position, place: FramePlace | None, max_messages: int) -> KeptRead | None:
+        """Reading what compaction has kept from a position on; None if that is nothing."""
+        compacted = self.compacted
+        assert compacted is not None
+        if self._known is not compacted:
+            self._known = compacted
+            index = COMPACTED_INDEX + compacted.number
+            self._form.take_segments(
+                Segment(
+                    ledger_id,
+                    index,
+                    str(self._directory / segment_name(ledger_id, index)),
+                    first,
+                    end_offset,
+                    last,
+                )
+                for ledger_id, _, first, last, end_offset, _ in compacted.segments
+            )
+        read = self._form.reader_from(position, place, max_messages)
+        return None if read is None else KeptRead(read, self._form.segments, self)
+
+    def hold(self, segments: Sequence[Segment]) -> None:
+        """Keep the files of a form until nothing of it is under way. Raises SegmentGone."""
+        index = segments[0].segment_index
+        if self._locked_index != index:
+            lock = FormLock(Path(segments[0].path))
+            if self._lock is not None:
+                self._former.append((self._locked_index, self._lock))
+            self._lock, self._locked_index = lock, index
+
+    def let_go(self, used: set[int], *, is_reading: bool) -> None:
+        """Let go of forms none of whose segments is in use."""
+        self._former = [each for each in self._former if each[0] in used]
+        if self._lock is not None and self._locked_index not in used and not is_reading:
+            self._lock.release()
+            self._lock, self._locked_index = None, -1
+
+
+class KeptRead:
+    """Reads a part of a compacted form; `run` on a thread."""
+
+    def __init__(self, read: FileRead, segments: Sequence[Segment], log: CompactedLog) -> None:
+        self._read = read
+        self._segments = segments
+        self._log = log
+
+    @property
+    def place(self) -> FramePlace | None:
+        """Where the next read goes on."""
+        return self._read.place
+
+    def run(self, chunks: dict[int, str]) -> KeptBlocks:
+        """Return blocks with what was removed of them.
+
+        Raises SegmentGone, and CorruptData for damage: what cannot be read must not pass for removed.
+        """
+        self._log.hold(self._segments)
+        blocks = self._read.run(None, ChunkReader(self._segments, chunks))
+        if self._read.damage:
+            raise self._read.damage[0]
+        removed: list[RowSet] = []
+        if blocks.refs:
+            ref = blocks.refs[0]
+            name = segment_name(ref.ledger_id, ref.segment_index)
+            with SegmentReader(Path(self._segments[0].path).parent / name) as reader:
+                window = SegmentWindow(reader, blocks.refs[-1].offset + blocks.refs[-1].length)
+                removed = [_removed_of(window, each) for each in blocks.refs]
+        return KeptBlocks(blocks, removed)
+
+
+def _removed_of(window: SegmentWindow, ref: BlockRef) -> RowSet:
+    if ref.messages == 1:
+        return 0
+    ahead = _WINDOW_BYTES if ref.length <= _READ_WHOLE_BYTES else 0
+    data = window.read(ref.offset, min(ref.length, _HEADER_BYTES), ahead)
+    needed = min(int.from_bytes(data[8:12], "little"), ref.length)
+    if needed > len(data):
+        data = window.read(ref.offset, needed)
+    removed = parse_block_header(data, 0, window.path).metadata().removed_rows
+    return 0 if removed is None else int.from_bytes(removed, "little")

@@ -1,0 +1,260 @@
+"""Compacted topics: who reads the latest of each key gets that, and nothing else; all others see the log."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from pulsar_ray.client.client import Client
+from pulsar_ray.client.consumer.reader import Reader
+from pulsar_ray.errors import InvalidConfiguration, NotAllowedError
+from pulsar_ray.ledger.segment_file import parse_compacted_name
+from pulsar_ray.model.enums import ConsumerType
+from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.testing.waiting import wait_until
+from pulsar_ray.transport.actor_names import compactor_name
+from tests.conformance.broker import EARLIEST, WAIT_MS, Broker
+
+ROWS: list[tuple[str | None, bytes | None]] = [
+    ("a", b"a1"), ("b", b"b1"), (None, b"n1"), ("a", b"a2"), ("c", b"c1"), ("d", b"d1"), ("b", b"b2"),
+    ("c", None), ("e", b"e1"), ("", b"n2"), ("d", b""), ("a", b"a3"),
+]  # fmt: skip
+LATEST = [b"b2", b"e1", b"a3"]
+
+
+def publish(client: Client, topic: str, rows: Any = None, *, batched: bool = False) -> list[MessageId]:
+    producer = client.create_producer(topic, batching_enabled=batched, block_if_queue_full=True)
+    ids: list[MessageId] = []
+    for key, value in ROWS if rows is None else rows:
+        producer.send_async(
+            value, lambda _result, sent: ids.append(sent), partition_key=key, properties={"v": repr(value)}
+        )
+    producer.flush()
+    producer.close()
+    return ids
+
+
+def compact(broker: Broker, topic: str) -> None:
+    topics = broker.admin().topics
+    topics.compact(topic)
+    wait_until(lambda: topics.compaction_status(topic)["status"] != "RUNNING")
+    assert topics.compaction_status(topic) | {"progress": 1.0} == topics.compaction_status(topic)
+    status = topics.compaction_status(topic)
+    assert (status["status"], status["last_error"]) == ("SUCCESS", "")
+
+
+def rest(reader: Reader) -> list[bytes]:
+    """All that a reader has to read."""
+    found = []
+    while reader.has_message_available():
+        found.append(reader.read_next(WAIT_MS).data())
+    return found
+
+
+def drained(consumer: Any, count: int) -> list[Any]:
+    return [consumer.receive(WAIT_MS) for _ in range(count)]
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_reader_gets_the_latest_of_each_key_with_its_own_id(
+    broker: Broker, client: Client, batched: bool
+) -> None:
+    topic = broker.topic()
+    ids = publish(client, topic, batched=batched)
+    before = client.create_reader(topic, MessageId.earliest, is_read_compacted=True)
+    assert len(rest(before)) == len(ROWS), "before any compaction it is the whole log"
+    compact(broker, topic)
+    reader = client.create_reader(topic, MessageId.earliest, is_read_compacted=True)
+    found = []
+    while reader.has_message_available():
+        found.append(reader.read_next(WAIT_MS))
+    assert [each.data() for each in found] == LATEST
+    assert [each.message_id() for each in found] == [ids[6], ids[8], ids[11]]
+    assert [each.properties() for each in found] == [{"v": repr(value)} for value in LATEST]
+    plain = client.create_reader(topic, MessageId.earliest)
+    assert len(rest(plain)) == len(ROWS)
+    publish(client, topic, [("a", b"a4"), ("f", b"f1"), ("f", b"f2")], batched=batched)
+    assert rest(reader) == [b"a4", b"f1", b"f2"], "behind the horizon it is the log"
+    compact(broker, topic)
+    assert rest(reader) == []
+    reader.seek(MessageId.earliest)
+    assert rest(reader) == [b"b2", b"e1", b"a4", b"f2"]
+
+
+def test_seeks_go_to_the_next_message_that_is_kept(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    ids = publish(client, topic)
+    compact(broker, topic)
+    reader = client.create_reader(topic, MessageId.earliest, is_read_compacted=True)
+    assert rest(reader) == LATEST
+    reader.seek(ids[0])
+    assert rest(reader) == LATEST
+    reader.seek(ids[6])
+    assert rest(reader) == LATEST[1:]
+    reader.seek(0)
+    assert rest(reader) == LATEST
+    reader.seek(MessageId.latest)
+    assert rest(reader) == []
+    at = client.create_reader(topic, ids[6], is_read_compacted=True, start_message_id_inclusive=True)
+    assert rest(at) == LATEST
+    behind_removed = client.create_reader(topic, ids[7], is_read_compacted=True)
+    assert rest(behind_removed) == LATEST[1:]
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_removed_messages_count_as_acknowledged(broker: Broker, client: Client, batched: bool) -> None:
+    topic = broker.topic()
+    publish(client, topic, batched=batched)
+    compact(broker, topic)
+    subscribed: dict[str, Any] = {"initial_position": EARLIEST, "is_read_compacted": True}
+    consumer = client.subscribe(topic, "s", batch_index_ack_enabled=True, **subscribed)
+    found = drained(consumer, 3)
+    assert [each.data() for each in found] == LATEST
+    consumer.acknowledge(found[1])
+    consumer.negative_acknowledge(found[0])
+    consumer.close()
+    again = client.subscribe(topic, "s", batch_index_ack_enabled=True, **subscribed)
+    assert [each.data() for each in drained(again, 2)] == [LATEST[0], LATEST[2]]
+    assert not again.has_message_available()
+    again.close()
+    last = client.subscribe(topic, "s", ConsumerType.Failover, batch_index_ack_enabled=True, **subscribed)
+    for message in drained(last, 2):
+        last.acknowledge(message)
+    stats = broker.admin().topics
+    wait_until(lambda: stats.stats(topic)["subscriptions"]["s"]["msgBacklog"] == 0)
+    last.close()
+    assert not client.subscribe(topic, "s", **subscribed).has_message_available()
+
+
+def test_the_last_id_is_that_of_the_view(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    ids = publish(client, topic, [("a", b"1"), ("b", b"1"), ("b", None)])
+    compact(broker, topic)
+    consumer = client.subscribe(topic, "s", is_read_compacted=True, initial_position=EARLIEST)
+    assert consumer.get_last_message_id() == ids[0]
+    assert consumer.receive(WAIT_MS).data() == b"1"
+    assert not consumer.has_message_available()
+    publish(client, topic, [("a", None)])
+    compact(broker, topic)
+    empty = client.create_reader(topic, MessageId.earliest, is_read_compacted=True)
+    assert not empty.has_message_available()
+    publish(client, topic, [("c", b"new")])
+    assert empty.read_next(WAIT_MS).data() == b"new"
+
+
+def test_what_was_compacted_may_be_trimmed(broker: Broker, client: Client) -> None:
+    topic, topics = broker.topic(), broker.admin().topics
+    publish(client, topic)
+    compact(broker, topic)
+    broker.restart(kill=False)
+    client = broker.client()
+    publish(client, topic, [("g", b"g1")])
+    compact(broker, topic)
+    partition = broker.cluster.partition(topic)
+    assert partition.server is not None
+    first = partition.server.ledger.first_position
+    partition.result(partition.submit(partition.server.trim_now), WAIT_MS / 1000)
+    topics = broker.admin().topics
+    assert partition.server.ledger.first_position > first, "the first ledger is gone"
+    assert len(rest(client.create_reader(topic, MessageId.earliest))) < len(ROWS)
+    reader = client.create_reader(topic, MessageId.earliest, is_read_compacted=True)
+    assert rest(reader) == [*LATEST, b"g1"]
+    consumer = client.subscribe(topic, "s", is_read_compacted=True, initial_position=EARLIEST)
+    assert [each.data() for each in drained(consumer, 4)] == [*LATEST, b"g1"]
+    reader.seek(1)
+    assert rest(reader) == [*LATEST, b"g1"]
+    with client.create_table_view(topic) as view:
+        assert {key: view.get(key) for key in "abeg"} == {"a": b"a3", "b": b"b2", "e": b"e1", "g": b"g1"}
+        assert len(view) == 4
+    publish(client, topic, [("a", b"a5"), ("g", None)])
+    compact(broker, topic)
+    assert rest(client.create_reader(topic, MessageId.earliest, is_read_compacted=True)) == [
+        b"b2", b"e1", b"a5",
+    ]  # fmt: skip
+    topics.truncate(topic)
+    assert rest(client.create_reader(topic, MessageId.earliest, is_read_compacted=True)) == []
+
+
+def test_a_killed_compactor_leaves_the_view_and_a_next_run_works(broker: Broker, client: Client) -> None:
+    topic, topics = broker.topic(), broker.admin().topics
+    publish(client, topic)
+    compact(broker, topic)
+    publish(client, topic, [(f"k{number}", b"x" * 1000) for number in range(2000)], batched=True)
+    topics.compact(topic)
+    broker.cluster.kill(compactor_name(topic))
+    wait_until(lambda: topics.compaction_status(topic)["status"] != "RUNNING")
+    assert topics.compaction_status(topic)["status"] in ("ERROR", "SUCCESS")
+    compact(broker, topic)
+    found = rest(client.create_reader(topic, MessageId.earliest, is_read_compacted=True))
+    assert (found[:3], len(found)) == (LATEST, 2003)
+    broker.restart(kill=True)
+    client = broker.client()
+    found = rest(client.create_reader(topic, MessageId.earliest, is_read_compacted=True))
+    assert (found[:3], len(found)) == (LATEST, 2003)
+    directory = broker.cluster.partition(topic).directory
+
+    def forms() -> set[int]:
+        return {parsed[1] for path in directory.iterdir() if (parsed := parse_compacted_name(path.name))}
+
+    wait_until(lambda: len(forms()) == 1)
+
+
+def test_a_threshold_compacts_by_itself_and_keeps_what_was_not_compacted(make_broker: Any) -> None:
+    broker = make_broker(broker_service_compaction_monitor_interval_in_seconds=1)
+    client, topic, topics = broker.client(), broker.topic(), broker.admin().topics
+    topics.policies.set(topic, "compaction_threshold", 5000)
+    publish(client, topic, [("a", b"x" * 100), ("a", b"y" * 100)])
+    publish(client, topic, [("a", b"z" * 1000)] * 10)
+    wait_until(lambda: topics.stats(topic)["compaction"]["lastCompactionSucceedTimestamp"] > 0)
+    stats = topics.stats(topic)["compaction"]
+    assert stats["lastCompactionRemovedEventCount"] > 0
+    assert stats["lastCompactionFailedTimestamp"] == 0
+
+
+def test_a_list_of_topics_and_partitions(broker: Broker, client: Client) -> None:
+    one, many, topics = broker.topic(), broker.topic(2), broker.admin().topics
+    publish(client, one)
+    publish(client, many)
+    topics.compact(many)
+    wait_until(lambda: topics.compaction_status(many)["status"] == "SUCCESS")
+    assert set(topics.compaction_status(many)["partitions"]) == {f"{many}-partition-{n}" for n in (0, 1)}
+    compact(broker, one)
+    consumer = client.subscribe([one, many], "s", is_read_compacted=True, initial_position=EARLIEST)
+    assert sorted(each.data() for each in drained(consumer, 6)) == sorted(2 * LATEST)
+
+
+def test_the_asyncio_client_reads_it_too(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    publish(client, topic, batched=True)
+    compact(broker, topic)
+
+    async def run() -> list[bytes]:
+        aio = broker.asyncio_client()
+        consumer = await aio.subscribe(topic, "s", is_read_compacted=True, initial_position=EARLIEST)
+        found = [(await consumer.receive()).data() for _ in range(3)]
+        reader = await aio.create_reader(topic, MessageId.earliest, is_read_compacted=True)
+        assert [(await reader.read_next()).data() for _ in range(3)] == found
+        assert not await reader.has_message_available()
+        await aio.close()
+        return found
+
+    assert asyncio.run(run()) == LATEST
+
+
+def test_refusals(broker: Broker, client: Client) -> None:
+    topic, topics = broker.topic(), broker.admin().topics
+    for kind in (ConsumerType.Shared, ConsumerType.KeyShared):
+        with pytest.raises(InvalidConfiguration, match="is_read_compacted"):
+            client.subscribe(topic, "s", kind, is_read_compacted=True)
+    passing = topic.replace("persistent", "non-persistent")
+    with pytest.raises(InvalidConfiguration, match="non-persistent"):
+        client.subscribe(passing, "s", is_read_compacted=True)
+    with pytest.raises(NotAllowedError, match="non-persistent"):
+        client.create_reader(passing, MessageId.earliest, is_read_compacted=True)
+    with pytest.raises(NotAllowedError, match="non-persistent"):
+        topics.compact(passing)
+    assert topics.compaction_status(topic)["status"] == "NOT_RUN"
+    compact(broker, topic)
+    assert topics.stats(topic)["compaction"]["lastCompactionRemovedEventCount"] == 0
