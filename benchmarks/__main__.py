@@ -48,6 +48,7 @@ GROUPS = {
     "spark_read": "on_spark.spark_read",
     "spark_stream": "on_spark.spark_stream",
     "spark_write": "on_spark.spark_write",
+    "spark_schemas": "on_spark.spark_schemas",
     "spark_kafka": "on_spark.spark_kafka",
     "peers": "peers",
 }

@@ -17,6 +17,7 @@ from pyspark.sql.types import (
     NullType,
     ShortType,
     StringType,
+    StructType,
     TimestampType,
 )
 
@@ -50,12 +51,15 @@ _EXPECTED = {
 }
 
 
-def message_columns(frame: DataFrame, arguments: dict[str, ColumnArgument]) -> DataFrame:
+def message_columns(
+    frame: DataFrame, arguments: dict[str, ColumnArgument], *, has_rows: bool = False
+) -> DataFrame:
     """Select what becomes messages, under the names and types that `row_table` takes.
 
-    value is binary; keys stay binary or string; properties is an array of its entries, sorted by name, which
-    Spark can sort and hash rows by as it cannot by maps; event_time is in ms. Raises InvalidConfiguration
-    naming the argument, the column and its type.
+    value is binary, or with `has_rows` a struct, of the other columns where no column has that name; keys
+    stay binary or string; properties is an array of its entries, sorted by name, which Spark can sort and
+    hash rows by as it cannot by maps; event_time is in ms. Raises InvalidConfiguration naming the argument,
+    the column and its type.
     """
     if frame.isStreaming:
         raise InvalidConfiguration(
@@ -64,12 +68,21 @@ def message_columns(frame: DataFrame, arguments: dict[str, ColumnArgument]) -> D
         )
     chosen = {}
     for name, argument in arguments.items():
-        column = _column(frame, name, argument)
+        is_whole = (
+            has_rows and name == "value" and isinstance(argument, IfPresent) and name not in frame.columns
+        )
+        column = _whole_row(frame, arguments) if is_whole else _column(frame, name, argument)
         if column is not None:
             chosen[name] = column.alias(name)
     selected = frame.select(*chosen.values())
     for field in selected.schema.fields:
-        if not _fits(field.name, field.dataType):
+        if has_rows and field.name == "value":
+            if not isinstance(field.dataType, StructType):
+                raise InvalidConfiguration(
+                    f"value={arguments['value']!r} has type {field.dataType.simpleString()}, and the "
+                    "schema is of rows: give a struct(...) of columns, or leave value out for all columns"
+                )
+        elif not _fits(field.name, field.dataType):
             argument = arguments[field.name]
             is_by_name = isinstance(argument, IfPresent)
             source = (
@@ -87,6 +100,14 @@ def message_columns(frame: DataFrame, arguments: dict[str, ColumnArgument]) -> D
     return selected.select(
         [_SENT[field.name](F.col(field.name), field.dataType).alias(field.name) for field in selected.schema]
     )
+
+
+def _whole_row(frame: DataFrame, arguments: dict[str, ColumnArgument]) -> Column:
+    taken = {name for name, argument in arguments.items() if isinstance(argument, IfPresent)}
+    names = [name for name in frame.columns if name not in taken]
+    if not names:
+        raise InvalidConfiguration("value: the DataFrame has no columns that a row could be made of")
+    return F.struct(*(frame[f"`{name.replace('`', '``')}`"] for name in names))
 
 
 def _column(frame: DataFrame, name: str, argument: ColumnArgument) -> Column | None:
@@ -141,7 +162,7 @@ def _milliseconds(column: Column, kind: DataType) -> Column:
 
 
 _SENT: dict[str, Callable[[Column, DataType], Column]] = {
-    "value": lambda column, _: column.cast("binary"),
+    "value": lambda column, kind: column if isinstance(kind, StructType) else column.cast("binary"),
     "key": _text,
     "ordering_key": _text,
     "properties": _entries,

@@ -8,14 +8,19 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from pulsar_ray.client.options.checks import check_enum, check_number
+from pulsar_ray.client.options.schema import Schema
 from pulsar_ray.data.writing.publishers import PUBLISHERS, Connection
 from pulsar_ray.data.writing.publishing import NamedWrite, Part, Sending
 from pulsar_ray.data.writing.query_batch import MAX_TASKS, QueryBatch
+from pulsar_ray.data.writing.row_schema import KINDS, row_schema
 from pulsar_ray.data.writing.write_target import WriteTarget
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray.model.enums import CompressionType, HashingScheme
+from pulsar_ray.model.topic_schema import TopicSchema
 from pulsar_ray_spark.executor_blocks import (
     ExecutorBlocks,
     MessageRows,
@@ -53,6 +58,7 @@ def write(
     properties: ColumnArgument = IF_PRESENT,
     ordering_key: ColumnArgument = IF_PRESENT,
     event_time: ColumnArgument = IF_PRESENT,
+    schema: Schema | TopicSchema | str | None = None,
     name: str | None = None,
     batch_id: int | None = None,
     tasks: int | None = None,
@@ -69,6 +75,11 @@ def write(
     integer. Executors compute the rows and Ray actors publish them, up to one for each CPU; the driver gets
     counts only. A keyed row goes to the partition of its key's hash, as from every other producer.
 
+    `schema` is "avro", "json" or "arrow": values are rows then, `value` a struct, or, left out, all columns
+    but those that the others take by their own names. The topic gets the schema of these columns, and refuses it
+    before a row is written. A schema of `pulsar_ray.schema` is one that values are payloads of, as topics
+    need it that refuse producers without one.
+
     With `name` and `batch_id` exactly once: however often the batch is written, after whatever crash, with
     other `tasks` or on a topic that has grown meanwhile, each of its rows is stored once. It rests on the
     topic's deduplication, which is turned on, on a DataFrame that has the same rows each time, and on
@@ -78,10 +89,10 @@ def write(
     be stored. The order of each partition of the DataFrame is then kept, or of each key in it where
     partitions are too large for an executor to hand over and are divided.
 
-    Raises InvalidConfiguration for a wrong column, name or batch, NotAllowedError for a batch behind a later
-    one, SparkStopped, SparkNotUsable, ServiceUnitNotReady if no executor is left, ProducerBusy if the same
-    batch is being written elsewhere, and the client's own errors; a named batch may be written again after
-    any of them.
+    Raises InvalidConfiguration for a wrong column, schema, name or batch, IncompatibleSchema,
+    NotAllowedError for a batch behind a later one, SparkStopped, SparkNotUsable, ServiceUnitNotReady if no
+    executor is left, ProducerBusy if the same batch is being written elsewhere, and the client's own errors;
+    a named batch may be written again after any of them.
     """
     spark = _session_of(frame)
     batch = _batch(name, batch_id)
@@ -96,10 +107,16 @@ def write(
         "ordering_key": ordering_key,
         "event_time": event_time,
     }
-    messages = message_columns(frame, arguments)
+    messages = message_columns(frame, arguments, has_rows=isinstance(schema, str) and schema in KINDS)
+    rows = row_schema(schema, to_arrow_type(messages.schema["value"].dataType))
+    if batch is not None and rows is not None and rows.kind and _has_map(messages.schema["value"].dataType):
+        raise InvalidConfiguration(
+            "a write with a name sorts rows, and Spark sorts no maps: make arrays of them, by map_entries()"
+        )
     connection = Connection(service_url, None if data_dir is None else os.fspath(data_dir))
-    sending = Sending(hashing_scheme, compression_type)
+    sending = Sending(hashing_scheme, compression_type, rows)
     with WriteTarget.connected(topic, connection) as target, naming_a_stop(spark):
+        target.register(rows)
         if batch is None:
             target.create()
             chosen = messages if tasks is None else messages.repartition(tasks)
@@ -160,6 +177,12 @@ def _session_of(frame: object) -> SparkSession:
             "spark.createDataFrame(rows), and the topic behind it"
         )
     return check_session(frame.sparkSession)
+
+
+def _has_map(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return any(_has_map(field.dataType) for field in kind)
+    return isinstance(kind, MapType) or (isinstance(kind, ArrayType) and _has_map(kind.elementType))
 
 
 def _batch(name: str | None, batch_id: int | None) -> QueryBatch | None:

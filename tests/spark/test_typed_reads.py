@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
+import pulsar_ray.data
 from pulsar_ray import Client
 from pulsar_ray.admin.admin import Admin
+from pulsar_ray.errors import IncompatibleSchema, InvalidConfiguration
 from pulsar_ray.schema import AvroSchema, JsonSchema, Schema, StringSchema
-from pulsar_ray_spark import read, read_stream, releasing
+from pulsar_ray_spark import Written, read, read_stream, releasing, write
 from pulsar_ray_spark.errors import SchemaMismatch
 
 PAID = datetime(2026, 1, 2, 3, 4, 5, 6, timezone.utc)
@@ -167,3 +170,64 @@ def test_topics_without_a_schema_stay_bytes_and_texts_are_a_column(
     with releasing(read(spark, f"{topic}-texts", columns=["value"], typed=True, mode="drop")) as frame:
         assert frame.dtypes == [("value", "string")]
         assert frame.collect()[0].value == "ä"
+
+
+@pytest.mark.parametrize("schema", ["avro", "json", "arrow"])
+def test_written_columns_come_back_with_their_types(
+    spark: SparkSession, client: Client, topic: str, schema: str
+) -> None:
+    frame = spark.range(50).select(
+        F.col("id").cast("int"),
+        F.concat(F.lit("k"), F.col("id")).alias("key"),
+        F.when(F.col("id") > 0, F.lit("ä")).alias("text"),
+        F.expr("timestamp_micros(id - 5)").alias("at"),
+        F.expr("date_from_unix_date(cast(id as int))").alias("day"),
+        F.expr("array(struct(id as x, unhex('ff') as data))").alias("parts"),
+    )
+    with Admin() as admin:
+        admin.topics.policies.set(topic, "schema_validation_enforced", True)
+        assert write(frame, topic, schema=schema) == Written(50, 0)
+        assert write(frame, topic, schema=schema, name="q", batch_id=1) == Written(50, 0)
+        assert write(frame, topic, schema=schema, name="q", batch_id=1) == Written(50, 50)
+        assert [each.schema.type for each in admin.schemas.versions(topic)] == [schema.upper()]
+        with releasing(read(spark, topic, columns=["key", "value"], typed=True, mode="fail")) as read_back:
+            wanted = [each for each in frame.schema.fields if each.name != "key"]
+            assert [(each.name, each.dataType) for each in read_back.schema["value"].dataType] == [
+                (each.name, each.dataType) for each in wanted
+            ]
+            rows = [(row.key, row.value) for row in read_back.collect()]
+        values = frame.select("key", F.struct(*(each.name for each in wanted)).alias("value")).collect()
+        assert sorted(rows) == sorted([(row.key, row.value) for row in values] * 2)
+        other = frame.withColumn("id", F.lit("text"))
+        with pytest.raises(IncompatibleSchema, match="id"):
+            write(other, topic, schema=schema)
+        # Rows are sent on as payloads too, with the version that topics insist on.
+        version = admin.schemas.get(topic).schema
+        if schema != "arrow":
+            with releasing(read(spark, topic, columns=["value"])) as payloads:
+                assert write(payloads, topic, schema=version) == Written(100, 0)
+    dataset = pulsar_ray.data.read(topic, columns=["value"], typed=True, mode="drop")
+    assert dataset.count() == (100 if schema == "arrow" else 200)
+    copied = pulsar_ray.data.write(dataset, f"{topic}-copy", schema=schema)
+    again = pulsar_ray.data.read(f"{topic}-copy", columns=["value"], typed=True)
+    first = again.take(1)[0]["value"]
+    assert copied == dataset.count() == again.count()
+    assert first["parts"][0]["data"] == b"\xff"
+    with pytest.raises(InvalidConfiguration, match="schema='thrift'"):
+        write(frame, topic, schema="thrift", value="text")
+
+
+def test_a_dataset_of_three_versions_has_the_newest_columns(client: Client, topic: str) -> None:
+    send_three_versions(client, topic, AvroSchema)
+    untyped = client.create_producer(topic)
+    untyped.send(b"\xff")
+    untyped.close()
+    rows = pulsar_ray.data.read(topic, columns=["value"], typed=True).take_all()
+    assert [(row["value"]["item"], row["value"]["count"]) for row in rows[:3]] == [
+        ("a", 2),
+        ("b", 7),
+        ("c", 3),
+    ]
+    assert (rows[3]["value"], rows[3]["_corrupt_record"]) == (None, b"\xff")
+    with pytest.raises(Exception, match=rf"the value of message .* of .*{topic} does not fit"):
+        pulsar_ray.data.read(topic, columns=["value"], typed=True, mode="fail").take_all()

@@ -16,6 +16,7 @@ from pulsar_ray.data.full_store import naming_full_stores, paused, tried_while_f
 from pulsar_ray.data.writing.publishers import PUBLISHERS, Connection, Publisher
 from pulsar_ray.data.writing.publishing import Part, Sending
 from pulsar_ray.data.writing.query_batch import QueryBatch
+from pulsar_ray.data.writing.row_schema import KINDS, row_schema
 from pulsar_ray.data.writing.write_target import WriteTarget
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray.model.enums import CompressionType, HashingScheme
@@ -33,6 +34,7 @@ def write(
     properties: str | None = None,
     ordering_key: str | None = None,
     event_time: str | None = None,
+    schema: Any = None,
     name: str | None = None,
     batch_id: int = 0,
     hashing_scheme: HashingScheme = HashingScheme.JavaStringHash,
@@ -49,6 +51,10 @@ def write(
     has to be). `value` is binary or text, null a tombstone; `key` and `ordering_key` text; `properties` a map
     of text to text; `event_time` a timestamp, or ms since 1970 as an integer. Other columns are left out.
 
+    `schema` is "avro", "json" or "arrow": values are rows then, `value` a column of structs, or, left out,
+    all columns but those that the others take by their own names. The topic gets the schema of these columns
+    before a row is sent. A schema of `pulsar_ray.schema` is one that values are payloads of.
+
     Without `name` tasks of `num_cpus` publish blocks as they are computed, at least once: a task that is
     repeated sends its block again, and rows that were sent before an error stay. With `name` the Dataset is
     computed first, into Ray's object store, and each row of the batch `batch_id` is stored once, however
@@ -56,8 +62,8 @@ def write(
     rise, and on a Dataset that has the same rows in the same blocks each time: its order is preserved, and
     so it has them if it is made of files or of a range of a topic, without random or timed parts.
 
-    Raises InvalidConfiguration for wrong columns, NotAllowedError for a batch behind a later one, and the
-    client's own errors; without `name` those of tasks come as Ray Data raises them.
+    Raises InvalidConfiguration for wrong columns, IncompatibleSchema, NotAllowedError for a batch behind a
+    later one, and the client's own errors; without `name` those of tasks come as Ray Data raises them.
     """
     columns = {
         "value": value,
@@ -67,16 +73,24 @@ def write(
         "event_time": event_time,
     }
     connection = Connection(service_url, None if data_dir is None else os.fspath(data_dir))
-    sending = Sending(hashing_scheme, compression_type)
+    rows = None
+    if schema is not None:
+        value_type = (
+            sent_columns(_sample(dataset), columns, has_rows=schema in KINDS).schema.field("value").type
+        )
+        rows = row_schema(schema, value_type)
+    sending = Sending(hashing_scheme, compression_type, rows)
     if name is not None:
         return _write_once(dataset, topic, columns, QueryBatch.checked(name, batch_id), sending, connection)
+    has_rows = rows is not None and rows.kind != ""
     with WriteTarget.connected(topic, connection) as target:
         target.create()
+        target.register(rows)
 
     def send(block: pa.Table) -> pa.Table:
         sent = 0
         if block.num_rows:
-            part = Part(0, lambda: sent_columns(block, columns), topic, sending)
+            part = Part(0, lambda: sent_columns(block, columns, has_rows=has_rows), topic, sending)
             sent = sum(_publisher(connection).publish(part).values())
         return pa.table({_MESSAGES: pa.array([sent], pa.int64())})
 
@@ -91,15 +105,32 @@ def _publisher(connection: Connection) -> Publisher:
     return Publisher(connection)
 
 
-def sent_columns(block: pa.Table, columns: dict[str, str | None]) -> pa.Table:
+def _sample(dataset: ray.data.Dataset) -> pa.Table:
+    """Return a table of the columns of a Dataset, with few rows or none."""
+    found = dataset.schema()
+    base = None if found is None else found.base_schema
+    if isinstance(base, pa.Schema):
+        return base.empty_table()
+    for block in dataset.limit(1).iter_batches(batch_format="pyarrow"):
+        return block
+    raise InvalidConfiguration("the Dataset has no rows, and no columns to make a schema of")
+
+
+def sent_columns(block: pa.Table, columns: dict[str, str | None], *, has_rows: bool = False) -> pa.Table:
     """Choose the columns that become messages, under the names that producers take.
+
+    With `has_rows` values are structs: of the other columns where no column has them.
 
     Raises InvalidConfiguration for one that is not there.
     """
     chosen = {}
     for argument, given in columns.items():
         wanted = argument if given is None else given
-        if wanted in block.column_names:
+        if argument == "value" and has_rows and given is None and wanted not in block.column_names:
+            taken = {name for name, source in columns.items() if source is None}
+            names = [name for name in block.column_names if name not in taken]
+            chosen[argument] = block.select(names).to_struct_array()
+        elif wanted in block.column_names:
             chosen[argument] = block.column(wanted)
         elif given is not None or argument == "value":
             raise InvalidConfiguration(
@@ -114,13 +145,14 @@ class _BlockRows:
 
     block: Any
     columns: dict[str, str | None]
+    has_rows: bool
 
     def __call__(self) -> pa.Table:
         def fetched() -> pa.Table:
             with naming_full_stores("fetching rows to write", _IN_SMALLER_BLOCKS):
                 return ray.get(self.block)
 
-        return sent_columns(tried_while_full(fetched, paused), self.columns)
+        return sent_columns(tried_while_full(fetched, paused), self.columns, has_rows=self.has_rows)
 
 
 def _write_once(
@@ -133,7 +165,9 @@ def _write_once(
 ) -> int:
     with naming_full_stores("computing the rows to write", _IN_SMALLER_BLOCKS):
         blocks = _in_order(dataset.to_arrow_refs, dataset)
+    has_rows = sending.rows is not None and sending.rows.kind != ""
     with WriteTarget.connected(topic, connection) as target, target.taken(batch.query):
+        target.register(sending.rows)
         named = target.begin(batch, max(len(blocks), 1), sending.hashing_scheme)
         if named.layout.tasks != max(len(blocks), 1):
             raise InvalidConfiguration(
@@ -141,7 +175,8 @@ def _write_once(
                 f"{batch.batch_id} of {batch.query!r} was begun: write the same Dataset, or give another name"
             )
         parts = [
-            Part(task, _BlockRows(block, columns), topic, sending, named) for task, block in enumerate(blocks)
+            Part(task, _BlockRows(block, columns, has_rows), topic, sending, named)
+            for task, block in enumerate(blocks)
         ]
         counts = PUBLISHERS.publish(parts, connection)
         if any(counts):

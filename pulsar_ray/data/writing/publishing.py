@@ -14,10 +14,12 @@ import numpy as np
 import pyarrow as pa
 
 from pulsar_ray.client.client import Client
+from pulsar_ray.client.options.schema import BytesSchema
 from pulsar_ray.client.producer.bulk_columns import dictionary_codes
 from pulsar_ray.client.producer.producer import Producer
 from pulsar_ray.client.producer.routing import key_hash_function
 from pulsar_ray.data.writing.query_batch import KnownIds, Layout, QueryBatch
+from pulsar_ray.data.writing.row_schema import RowSchema
 from pulsar_ray.errors import InvalidConfiguration, ProducerBusy
 from pulsar_ray.format.table import normalize_table, split_table
 from pulsar_ray.model.enums import CompressionType, HashingScheme
@@ -72,6 +74,8 @@ class Sending(NamedTuple):
 
     hashing_scheme: HashingScheme = HashingScheme.JavaStringHash
     compression_type: CompressionType = CompressionType.NONE
+    rows: RowSchema | None = None
+    """The schema that values are written with; without one they are bytes."""
 
 
 class NamedWrite(NamedTuple):
@@ -115,7 +119,8 @@ def publish_part(client: Client, part: Part) -> dict[int, int]:
     what `Producer.send_arrow` raises; a named part may then be sent again.
     """
     try:
-        table = normalize_table(part.source())
+        given = part.source()
+        table = normalize_table(given) if part.sending.rows is None else part.sending.rows.made(given)
         _check_texts(table)
     except ValueError as error:
         raise InvalidConfiguration(f"the rows for {part.topic} cannot be sent: {error}") from None
@@ -136,7 +141,12 @@ def _check_texts(table: pa.Table) -> None:
 def _publish_unnamed(client: Client, part: Part, table: pa.Table) -> dict[int, int]:
     producer = _open(client, part, part.topic, None, None)
     try:
-        producer.send_arrow(table)
+        rows = part.sending.rows
+        if rows is None or rows.kind != "arrow":
+            producer.send_arrow(table)
+        else:
+            for batch in table.to_batches():
+                producer.send_arrow(rows.sent(batch))
     finally:
         producer.close()
     return {-1: table.num_rows}
@@ -158,7 +168,7 @@ def _publish_named(client: Client, part: Part, named: NamedWrite, table: pa.Tabl
             # One block at a time: behind one that is refused nothing may be stored, for its highest id would
             # say of the refused one that it is stored as well.
             for block in split_table(rest, *producer.bulk_limits):
-                producer.send_arrow(block)
+                producer.send_arrow(block if part.sending.rows is None else part.sending.rows.sent(block))
         finally:
             producer.close()
 
@@ -186,6 +196,7 @@ def _open(client: Client, part: Part, topic: str, name: str | None, used_id: int
         lambda: client.create_producer(
             topic,
             name,
+            schema=BytesSchema() if part.sending.rows is None else part.sending.rows.schema(),
             initial_sequence_id=used_id,
             send_timeout_millis=SEND_TIMEOUT_MS,
             batching_enabled=not makes_chunks,

@@ -10,6 +10,7 @@ from pulsar_ray.client.client import Client
 from pulsar_ray.data.writing.publishers import Connection
 from pulsar_ray.data.writing.publishing import NamedWrite, when_free
 from pulsar_ray.data.writing.query_batch import Layout, QueryBatch, query_prefix
+from pulsar_ray.data.writing.row_schema import RowSchema
 from pulsar_ray.errors import InvalidConfiguration, NotAllowedError
 from pulsar_ray.model.enums import HashingScheme
 from pulsar_ray.model.topic_name import TopicName
@@ -37,6 +38,14 @@ class WriteTarget:
     def create(self) -> tuple[str, ...]:
         """List the topic's partitions. A topic that is not there is created."""
         return tuple(self._client.get_topic_partitions(self.name.full))
+
+    def register(self, rows: RowSchema | None) -> None:
+        """Have the topic take the schema of rows before any of them is sent.
+
+        Raises IncompatibleSchema, with the reason.
+        """
+        if rows is not None:
+            self._client.create_producer(self.name.full, schema=rows.schema()).close()
 
     @contextmanager
     def taken(self, query: str) -> Iterator[None]:
