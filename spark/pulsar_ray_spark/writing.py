@@ -76,8 +76,8 @@ def write(
     counts only. A keyed row goes to the partition of its key's hash, as from every other producer.
 
     `schema` is "avro", "json" or "arrow": values are rows then, `value` a struct, or, left out, all columns
-    but those that the others take by their own names. The topic gets the schema of these columns, and refuses it
-    before a row is written. A schema of `pulsar_ray.schema` is one that values are payloads of, as topics
+    but those that the others take by their own names. The topic gets the schema of these columns, and refuses
+    it before a row is written. A schema of `pulsar_ray.schema` is one that values are payloads of, as topics
     need it that refuse producers without one.
 
     With `name` and `batch_id` exactly once: however often the batch is written, after whatever crash, with
@@ -126,7 +126,10 @@ def write(
                 wanted = min(MAX_TASKS, computed.blocks_wanted)
             with executor_blocks(in_smaller_parts(messages, wanted)) as computed:
                 return _summary(_publish(computed, topic, sending, connection, None))
-        with target.taken(batch.query), _computed(target, batch, messages, tasks, hashing_scheme) as divided:
+        with (
+            target.taken(batch.query, rows),
+            _computed(target, batch, messages, tasks, hashing_scheme) as divided,
+        ):
             named, computed = divided
             counts = _publish(computed, topic, sending, connection, named)
             if any(counts):

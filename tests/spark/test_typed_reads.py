@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +17,8 @@ from pulsar_ray import Client
 from pulsar_ray.admin.admin import Admin
 from pulsar_ray.errors import IncompatibleSchema, InvalidConfiguration
 from pulsar_ray.schema import AvroSchema, JsonSchema, Schema, StringSchema
-from pulsar_ray_spark import Written, read, read_stream, releasing, write
-from pulsar_ray_spark.errors import SchemaMismatch
+from pulsar_ray_spark import Written, land, read, read_landing, read_stream, releasing, write
+from pulsar_ray_spark.errors import LandingMismatch, SchemaMismatch
 
 PAID = datetime(2026, 1, 2, 3, 4, 5, 6, timezone.utc)
 
@@ -184,6 +185,7 @@ def test_written_columns_come_back_with_their_types(
         F.expr("date_from_unix_date(cast(id as int))").alias("day"),
         F.expr("array(struct(id as x, unhex('ff') as data))").alias("parts"),
     )
+    client.get_topic_partitions(topic)
     with Admin() as admin:
         admin.topics.policies.set(topic, "schema_validation_enforced", True)
         assert write(frame, topic, schema=schema) == Written(50, 0)
@@ -231,3 +233,35 @@ def test_a_dataset_of_three_versions_has_the_newest_columns(client: Client, topi
     assert (rows[3]["value"], rows[3]["_corrupt_record"]) == (None, b"\xff")
     with pytest.raises(Exception, match=rf"the value of message .* of .*{topic} does not fit"):
         pulsar_ray.data.read(topic, columns=["value"], typed=True, mode="fail").take_all()
+
+
+def test_a_landing_takes_new_columns_and_refuses_other_types(
+    spark: SparkSession, client: Client, topic: str, tmp_path: Path
+) -> None:
+    def land_all(name: str = topic) -> None:
+        land(
+            topic, tmp_path / "landed", name=name, until="latest", columns=["value"], typed=True
+        ).await_termination()
+
+    send(client, topic, AvroSchema(FirstOrder), FirstOrder("a", "g", Place(1)))
+    land_all()
+    send(client, topic, AvroSchema(SecondOrder), SecondOrder("b", 7, FarPlace(2)))
+    land_all()
+    files = spark.read.option("mergeSchema", "true").parquet(str(tmp_path / "landed"))
+    rows = {row.item: row for row in files.select("value.*").collect()}
+    assert (rows["a"].gone, rows["a"]["count"], rows["a"].place.y) == ("g", None, None)
+    assert (rows["b"].gone, rows["b"]["count"], tuple(rows["b"].place)) == (None, 7, (2, 0.5))
+    streamed = read_landing(spark, tmp_path / "landed", mode="drop")
+    assert streamed.selectExpr("value.*").columns == ["item", "count", "place"]
+    with Admin() as admin:
+        admin.topics.policies.set(topic, "schema_compatibility_strategy", "ALWAYS_COMPATIBLE")
+        text = {
+            "type": "record",
+            "name": "Order",
+            "fields": [{"name": "count", "type": "string", "default": ""}],
+        }
+        admin.schemas.upload(topic, AvroSchema(None, text))
+    with pytest.raises(
+        LandingMismatch, match=r"value.count is int64, and the topic's newest schema has string"
+    ):
+        land_all()

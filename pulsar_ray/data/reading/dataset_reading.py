@@ -247,7 +247,8 @@ class _ValueColumns:
             )
             raise SchemaSerializationException(
                 f"the value of message {place} of {read_range.topic} does not fit the schema "
-                f"({reasons[row]}): mode='permissive' keeps such values beside the others, 'drop' leaves them out"
+                f"({reasons[row]}): mode='permissive' keeps such values beside the others, 'drop' leaves them "
+                "out"
             )
         if self.mode == "drop" and reasons.null_count < len(reasons):
             batch = batch.filter(reasons.is_null())

@@ -166,8 +166,7 @@ def _write_once(
     with naming_full_stores("computing the rows to write", _IN_SMALLER_BLOCKS):
         blocks = _in_order(dataset.to_arrow_refs, dataset)
     has_rows = sending.rows is not None and sending.rows.kind != ""
-    with WriteTarget.connected(topic, connection) as target, target.taken(batch.query):
-        target.register(sending.rows)
+    with WriteTarget.connected(topic, connection) as target, target.taken(batch.query, sending.rows):
         named = target.begin(batch, max(len(blocks), 1), sending.hashing_scheme)
         if named.layout.tasks != max(len(blocks), 1):
             raise InvalidConfiguration(

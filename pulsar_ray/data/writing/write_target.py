@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from pulsar_ray.admin.admin import Admin
 from pulsar_ray.client.client import Client
+from pulsar_ray.client.options.schema import BytesSchema
 from pulsar_ray.data.writing.publishers import Connection
 from pulsar_ray.data.writing.publishing import NamedWrite, when_free
 from pulsar_ray.data.writing.query_batch import Layout, QueryBatch, query_prefix
@@ -48,14 +49,15 @@ class WriteTarget:
             self._client.create_producer(self.name.full, schema=rows.schema()).close()
 
     @contextmanager
-    def taken(self, query: str) -> Iterator[None]:
+    def taken(self, query: str, rows: RowSchema | None = None) -> Iterator[None]:
         """Keep other runs of a query away until the context is left.
 
         Before anything of a batch is stored they could divide it otherwise, and it would be stored twice.
         Raises ProducerBusy if another run does not end within NAME_FREE_S.
         """
         first, name = self.create()[0], f"{query_prefix(query)}run"
-        producer = when_free(lambda: self._client.create_producer(first, name))
+        schema = BytesSchema() if rows is None else rows.schema()
+        producer = when_free(lambda: self._client.create_producer(first, name, schema=schema))
         try:
             yield
         finally:

@@ -14,6 +14,8 @@ from pulsar_ray.data.reading.avro_values import CORRUPT_COLUMN, AvroValues, enco
 from pulsar_ray.data.reading.block_schema import BLOCK_SCHEMA
 from pulsar_ray.data.reading.rows import BLOCK_BYTES, encode_blocks
 from pulsar_ray.data.reading.segments import stored_rows
+from pulsar_ray.data.reading.topic_versions import TypedTopics
+from pulsar_ray.data.reading.typed_values import REASON_COLUMN, encode_typed_blocks
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray_spark.landing.folder import Folder
 
@@ -58,16 +60,19 @@ def landing_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(name for name in LANDING_COLUMNS if name in wanted)
 
 
-def file_schema(columns: Sequence[str], avro: AvroValues | None = None) -> pa.Schema:
+def file_schema(columns: Sequence[str], values: AvroValues | TypedTopics | None = None) -> pa.Schema:
     """The Arrow schema of files with these columns.
 
-    With `avro` values are structs, and a last column has the bytes of those that are none.
+    With types for values, last columns have the bytes of those that do not fit, and by versions the reasons.
     """
     plain = pa.schema([_SCHEMA.field(name) for name in columns])
-    if avro is None:
+    if values is None:
         return plain
-    fields = [pa.field("value", avro.type) if field.name == "value" else field for field in plain]
-    return pa.schema([*fields, pa.field(CORRUPT_COLUMN, pa.binary())])
+    fields = [pa.field("value", values.type) if field.name == "value" else field for field in plain]
+    unread = [pa.field(CORRUPT_COLUMN, pa.binary())]
+    if isinstance(values, TypedTopics):
+        unread.append(pa.field(REASON_COLUMN, pa.utf8()))
+    return pa.schema([*fields, *unread])
 
 
 def block_columns_of(columns: Sequence[str]) -> tuple[str, ...]:
@@ -103,6 +108,8 @@ class FileJob:
     """Messages of the range that are trimmed, where that is an error."""
     avro_schema: str = ""
     """The schema of values that the file has as structs; without one they are bytes."""
+    typed: TypedTopics | None = None
+    """The versions by which values become columns, if they do."""
 
 
 @dataclass(frozen=True)
@@ -139,19 +146,21 @@ def write_file(job: FileJob) -> WrittenFile:
 
 def _write(job: FileJob, path: Path) -> int:
     read_range, messages = job.read_range, 0
-    avro = AvroValues(job.avro_schema) if job.avro_schema else None
-    schema = file_schema(job.columns, avro)
+    values = job.typed or (AvroValues(job.avro_schema) if job.avro_schema else None)
+    schema = file_schema(job.columns, values)
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
         # A group of rows per block: Spark reads them in parallel, and here is only one at a time.
-        for block, count in _blocks(job, avro):
+        for block, count in _blocks(job, values):
             table = pa.ipc.open_stream(block).read_all()
             writer.write_table(file_table(table, read_range.topic, read_range.partition, schema))
             messages += count
     return messages
 
 
-def _blocks(job: FileJob, avro: AvroValues | None) -> Iterator[tuple[bytes, int]]:
+def _blocks(job: FileJob, values: AvroValues | TypedTopics | None) -> Iterator[tuple[bytes, int]]:
     rows, columns = stored_rows(job.read_range), block_columns_of(job.columns)
-    if avro is None:
+    if values is None:
         return encode_blocks(rows, 0, BLOCK_BYTES, columns)
-    return encode_avro_blocks(rows, 0, BLOCK_BYTES, columns, avro)
+    if isinstance(values, TypedTopics):
+        return encode_typed_blocks(rows, 0, BLOCK_BYTES, columns, values.of(job.read_range.topic))
+    return encode_avro_blocks(rows, 0, BLOCK_BYTES, columns, values)

@@ -15,6 +15,7 @@ from pulsar_ray.client.client import Client
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.data.planning.plan import BoundArgument, Topics, as_bound, as_topics
 from pulsar_ray.data.reading.avro_values import AvroValues
+from pulsar_ray.data.reading.topic_versions import TypedTopics, typed_topics, whole_topics
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray_spark.errors import LandingInUse, PathNotShared
 from pulsar_ray_spark.landing.file_writing import landing_columns
@@ -37,6 +38,7 @@ def land(
     interval: float = 10.0,
     columns: Sequence[str] | None = None,
     avro_schema: str | None = None,
+    typed: bool = False,
     max_bytes_per_file: int = 64 << 20,
     shared: bool = False,
     filesystem: pafs.FileSystem | None = None,
@@ -50,7 +52,9 @@ def land(
     `filesystem`. Files have `columns` (None: all but redelivery_count), up to about `max_bytes_per_file` of
     the log each, and names of topic, partition, positions and round. With `avro_schema`, JSON text, values
     are structs in them, and the bytes of those that do not fit stand in a last column `_corrupt_record`; JSON
-    values get types by `read_landing(schema=)`.
+    values get types by `read_landing(schema=)`. With `typed` values are columns of the topics' newest schema
+    when the landing starts, each read by its own version. A start with a newer schema adds its columns,
+    which are null in older files; one that changes a type is refused with LandingMismatch.
 
     The landing runs on a thread here and writes in Ray tasks beside the data: until it is stopped, looking
     for messages every `interval` seconds, or with `until="latest"` until all that is stored now is landed.
@@ -70,18 +74,29 @@ def land(
     check_name(name)
     wanted, columns = as_topics(topics), landing_columns(columns)
     _check_avro(avro_schema, columns)
+    if typed and (avro_schema is not None or "value" not in columns):
+        raise InvalidConfiguration(
+            "typed=True is of values, and excludes avro_schema: name 'value' in columns"
+        )
     first = as_bound(start, time.time_ns() // 1_000_000)
     _check_sizes(until, interval, max_bytes_per_file)
     folder = open_folder(path, filesystem)
     client = _connected(service_url, None if shared else folder)
-    identity = LandingIdentity(name, full_names(wanted), folder.path, columns, avro_schema or "")
+    identity = LandingIdentity(name, full_names(wanted), folder.path, columns, avro_schema or "", typed)
 
     def open_runner(opened: ExitStack) -> RoundRunner:
         opened.enter_context(client)
         admin = opened.enter_context(Admin(service_url))
         log = opened.enter_context(open_rounds(client, admin, name))
         source = TopicSource(admin, wanted, subscription_of(name), fail_on_data_loss=fail_on_data_loss)
-        return RoundRunner(identity, source, folder, log, write_on_ray, SystemClock(), max_bytes_per_file)
+
+        def newest(topics: Sequence[str]) -> TypedTopics | None:
+            return typed_topics(admin, whole_topics(topics or source.partitions(), ()))
+
+        clock = SystemClock()
+        return RoundRunner(
+            identity, source, folder, log, write_on_ray, clock, max_bytes_per_file, newest if typed else None
+        )
 
     landing = Landing(name, open_runner, first, None if until else interval)
     landing.await_begin()

@@ -40,20 +40,22 @@ class LandingIdentity:
     columns: tuple[str, ...]
     avro_schema: str = ""
     """Of values that files have as structs."""
+    is_typed: bool = False
+    """Whether values are columns of the topics' newest schema."""
 
     def check(self, stored: LandingIdentity) -> None:
         """Raise LandingMismatch if the landing was begun with other arguments."""
-        for what in ("topics", "path", "columns", "avro_schema"):
+        for what in ("topics", "path", "columns", "avro_schema", "is_typed"):
             here, there = getattr(self, what), getattr(stored, what)
             if here != there:
                 raise LandingMismatch(
-                    f"landing {self.name!r} was begun with {what}={_shown(there)}, not {_shown(here)}: "
-                    "give the same, or take another name and another path"
+                    f"landing {self.name!r} was begun with {what.removeprefix('is_')}={_shown(there)}, "
+                    f"not {_shown(here)}: give the same, or take another name and another path"
                 )
 
 
-def _shown(value: str | tuple[str, ...]) -> str:
-    return repr(value if isinstance(value, str) else list(value))
+def _shown(value: str | bool | tuple[str, ...]) -> str:
+    return repr(list(value) if isinstance(value, tuple) else value)
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,7 @@ def encode_round(identity: LandingIdentity, landing_round: LandingRound) -> byte
         "path": identity.path,
         "columns": identity.columns,
         "avro_schema": identity.avro_schema,
+        "typed": identity.is_typed,
         "round": landing_round.number,
         "planned_ms": landing_round.planned_ms,
         "files": files,
@@ -189,6 +192,7 @@ def _decoded(stored: dict[str, Any]) -> tuple[LandingIdentity, LandingRound]:
         stored["path"],
         tuple(stored["columns"]),
         stored.get("avro_schema", ""),
+        stored.get("typed", False),
     )
     files = tuple(
         FileRange(topic, partition, Position(*first), Position(*end))

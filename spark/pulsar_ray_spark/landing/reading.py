@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 
 import pyarrow.fs as pafs
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from pulsar_ray.data.reading.topic_versions import TypedTopics
 from pulsar_ray.errors import InvalidConfiguration
+from pulsar_ray.model.topic_schema import TopicSchema
 from pulsar_ray_spark.landing.checkpoint import SparkCheckpoint
 from pulsar_ray_spark.landing.folder import LocalFolder, open_folder
 from pulsar_ray_spark.schema import MESSAGE_SCHEMA
@@ -40,8 +43,8 @@ def read_landing(
     that are there); where watermarks matter give at least as many as the topics have partitions.
 
     Keys and values appear as `read` has them: as text or binary, or structs of JSON by `schema`; those of a
-    landing with an Avro schema are structs. `mode` says what becomes of values that do not fit; with "fail"
-    the query ends when it takes one, with Spark's own StreamingQueryException, whose text names message id
+    landing with an Avro schema, or a typed one, are structs. `mode` says what becomes of values that do not
+    fit; with "fail" the query ends when it takes one, with Spark's own StreamingQueryException, whose text names message id
     and topic, or the file where the landing's columns do not have these.
 
     `checkpoint` is the query's `checkpointLocation`, which is only looked into, so that a wrong one is
@@ -66,7 +69,10 @@ def read_landing(
     described = json.loads(description)
     columns = described["columns"]
     avro_schema = described.get("avro_schema") or None
-    values = as_value_form(spark, key_type, value_type, schema, avro_schema, mode)
+    typed = described.get("typed")
+    values = as_value_form(spark, key_type, value_type, schema, avro_schema, mode, is_typed=typed is not None)
+    if typed is not None:
+        values = replace(values, typed=TypedTopics(typed["topic"], TopicSchema.of(typed), {}))
     if values.is_typed and "value" not in columns:
         raise InvalidConfiguration(f"{folder.path} has no values: leave the schema out")
     stored = values.stored_struct(StructType([MESSAGE_SCHEMA[name] for name in columns]))

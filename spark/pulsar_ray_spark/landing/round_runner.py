@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from pulsar_ray.clock import Clock
 from pulsar_ray.data.planning.plan import Bound
-from pulsar_ray.errors import DataLost
+from pulsar_ray.data.reading.topic_versions import TypedTopics
+from pulsar_ray.errors import DataLost, InvalidConfiguration
 from pulsar_ray.model.message_id import Position
+from pulsar_ray.model.topic_schema import TopicSchema
 from pulsar_ray_spark.errors import LandingMismatch
 from pulsar_ray_spark.landing.file_writing import FileJob, WrittenFile
 from pulsar_ray_spark.landing.folder import Folder
+from pulsar_ray_spark.landing.grown_columns import check_grown
 from pulsar_ray_spark.landing.landing_round import (
     LandingIdentity,
     LandingRound,
@@ -57,13 +61,17 @@ class RoundRunner:
         write: Callable[[Sequence[FileJob]], Iterable[WrittenFile]],
         clock: Clock,
         file_bytes: int,
+        newest: Callable[[Sequence[str]], TypedTopics | None] | None = None,
     ) -> None:
+        """`newest` asks for the newest schema of topics, where values are its columns."""
         self._identity = identity
         self._source = source
         self._folder = folder
         self._write = write
         self._clock = clock
         self._file_bytes = file_bytes
+        self._newest = newest
+        self._target: TypedTopics | None = None
         self._rounds = DurableRounds(
             log,
             lambda each: encode_round(identity, each),
@@ -125,14 +133,44 @@ class RoundRunner:
             )
 
     def _describe(self) -> None:
-        if self._folder.description() is None:
-            known = {
+        described = self._folder.description()
+        typed = self._landed_schema(described)
+        if described is None or typed != json.loads(described).get("typed"):
+            known: dict[str, Any] = {
                 "name": self._identity.name,
                 "topics": self._identity.topics,
                 "columns": self._identity.columns,
                 "avro_schema": self._identity.avro_schema,
+                "typed": typed,
             }
             self._folder.describe(json.dumps(known))
+
+    def _landed_schema(self, described: str | None) -> dict[str, Any] | None:
+        """Return the schema that values have columns of from now on; None where they are bytes.
+
+        Raises LandingMismatch for one whose columns the files so far cannot be read with.
+        """
+        if self._newest is None:
+            return None
+        target = self._newest(())
+        if target is None:
+            raise InvalidConfiguration(
+                f"none of the topics {list(self._identity.topics)} has a schema: register one first, or land "
+                "bytes, without typed=True"
+            )
+        before = None if described is None else json.loads(described).get("typed")
+        if before is not None:
+            landed = TypedTopics(before["topic"], TopicSchema.of(before), {})
+            check_grown(landed.type, target.type, self._identity.name)
+        self._target = target
+        return {"topic": target.topic, **target.target.fields()}
+
+    def _versions(self, topic: str) -> TypedTopics | None:
+        """Return the versions that the topic of a file has by now."""
+        if self._target is None or self._newest is None:
+            return None
+        now = self._newest((topic,))
+        return self._target if now is None else replace(self._target, written=now.written)
 
     def _land_pending(self) -> RoundProgress | None:
         landing_round = self._rounds.pending
@@ -160,6 +198,7 @@ class RoundRunner:
                         planned_ms,
                         leased.lost,
                         self._identity.avro_schema,
+                        self._versions(file.topic),
                     )
                 )
             written = list(self._write(jobs))
