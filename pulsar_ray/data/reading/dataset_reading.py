@@ -91,8 +91,8 @@ def read(
     the Dataset is computed.
 
     With `typed` values are columns of the topic's newest schema, a struct, each read by the version that
-    wrote it. What does not fit is null in `mode` "permissive", its bytes and the reason stand in columns
-    `_corrupt_record` and `_corrupt_reason`; "drop" leaves its row out; "fail" raises
+    wrote it. A value that does not fit is null in `mode` "permissive", its bytes and the reason stand in
+    `_corrupt_record` and `_corrupt_reason` then; "drop" leaves its row out; "fail" raises
     SchemaSerializationException when it is computed. The values of topics without a schema stay bytes.
 
     The Dataset is lazy. Each task, of `num_cpus`, reads some 32 MiB, in blocks of about `block_bytes`: where
@@ -160,7 +160,7 @@ def release(dataset: ray.data.Dataset) -> None:
 
 
 def _reading(
-    columns: tuple[str, ...], block_bytes: int, hold: _TaskHold, values: _ValueColumns | None
+    columns: tuple[str, ...], block_bytes: int, hold: _TaskHold, values: _ValueColumns | None = None
 ) -> Callable[[pa.Table], Iterator[pa.Table]]:
     """The function of the tasks, which keeps `hold` as Ray Data keeps the function."""
 
@@ -247,8 +247,8 @@ class _ValueColumns:
             )
             raise SchemaSerializationException(
                 f"the value of message {place} of {read_range.topic} does not fit the schema "
-                f"({reasons[row]}): mode='permissive' keeps such values beside the others, 'drop' leaves them "
-                "out"
+                f"({reasons[row]}): mode='permissive' keeps such values beside the others, 'drop' leaves "
+                "them out"
             )
         if self.mode == "drop" and reasons.null_count < len(reasons):
             batch = batch.filter(reasons.is_null())

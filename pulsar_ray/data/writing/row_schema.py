@@ -72,7 +72,7 @@ class RowSchema:
         return normalize_table(table.set_column(place, "value", pa.array(payloads, pa.binary())))
 
     def sent(self, block: pa.RecordBatch) -> pa.Table | pa.RecordBatch:
-        """Return a part of such a table as `send_arrow` takes it: rows of columns are columns of its own."""
+        """Return a part of such a table as `send_arrow` takes it."""
         if self.kind != "arrow":
             return block
         return _as_columns(pa.Table.from_batches([block]))

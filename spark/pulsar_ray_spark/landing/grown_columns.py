@@ -24,6 +24,6 @@ def check_grown(landed: pa.DataType, wanted: pa.DataType, name: str, path: str =
     elif landed != wanted:
         raise LandingMismatch(
             f"landing {name!r} has files in which {path} is {landed}, and the topic's newest schema has "
-            f"{wanted}: parquet files of both cannot be read together; land under another name and path from where this "
-            "one ended, or go on after the schema has the former type again"
+            f"{wanted}: parquet files of both cannot be read together; land under another name and path, "
+            "from where this one ended, or go on after the schema has the former type again"
         )

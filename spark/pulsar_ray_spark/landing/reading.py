@@ -44,8 +44,8 @@ def read_landing(
 
     Keys and values appear as `read` has them: as text or binary, or structs of JSON by `schema`; those of a
     landing with an Avro schema, or a typed one, are structs. `mode` says what becomes of values that do not
-    fit; with "fail" the query ends when it takes one, with Spark's own StreamingQueryException, whose text names message id
-    and topic, or the file where the landing's columns do not have these.
+    fit; with "fail" the query ends when it takes one, with Spark's own StreamingQueryException, whose text
+    names message id and topic, or the file where the landing's columns do not have these.
 
     `checkpoint` is the query's `checkpointLocation`, which is only looked into, so that a wrong one is
     refused before Spark mixes two streams. A path of an object store is given as Spark knows it (s3a://);

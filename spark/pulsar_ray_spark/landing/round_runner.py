@@ -146,7 +146,7 @@ class RoundRunner:
             self._folder.describe(json.dumps(known))
 
     def _landed_schema(self, described: str | None) -> dict[str, Any] | None:
-        """Return the schema that values have columns of from now on; None where they are bytes.
+        """Return the schema whose columns values have; None where they are bytes.
 
         Raises LandingMismatch for one whose columns the files so far cannot be read with.
         """
