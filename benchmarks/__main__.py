@@ -45,6 +45,7 @@ GROUPS = {
     "recovery": "running.recovery",
     "history": "running.history",
     "startup": "running.startup",
+    "http": "running.http",
     "spark_read": "on_spark.spark_read",
     "spark_stream": "on_spark.spark_stream",
     "spark_write": "on_spark.spark_write",

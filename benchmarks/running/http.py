@@ -1,0 +1,133 @@
+"""Measure publishing and consuming over HTTP beside aiohttp's own empty handler."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+
+import aiohttp
+import ray
+from aiohttp import web
+
+from benchmarks.measuring.environment import Environment
+from benchmarks.measuring.measure import p50, rate
+from benchmarks.measuring.results import Row
+from pulsar_ray.config import Settings
+from pulsar_ray.gateway.gateway_actor import start_gateway
+
+MESSAGE = "x" * 100
+UNDER_WAY = 32
+ROUNDS = 9
+
+
+@ray.remote(num_cpus=0)
+class BareServer:
+    """Answers each request and each frame with what it got, as little as aiohttp can do."""
+
+    async def listen(self) -> str:
+        application = web.Application(client_max_size=6 << 20)
+        application.router.add_post("/echo", self._echo)
+        application.router.add_get("/frames", self._frames)
+        runner = web.AppRunner(application)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        return f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+    async def _echo(self, request: web.Request) -> web.Response:
+        return web.json_response(await request.json())
+
+    async def _frames(self, request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        async for frame in socket:
+            await socket.send_json(json.loads(frame.data))
+        return socket
+
+
+class _Caller:
+    """Calls both servers over connections that stay open."""
+
+    def __init__(self, session: aiohttp.ClientSession, bare: str, ours: str, topic: str) -> None:
+        self._session = session
+        self._bare, self._ours = bare, ours
+        self._path = topic.replace("://", "/")
+
+    async def echo(self, count: int) -> None:
+        await self._post(f"{self._bare}/echo", count)
+
+    async def publish(self, count: int) -> None:
+        await self._post(f"{self._ours}/topics/{self._path}", count)
+
+    async def _post(self, url: str, count: int) -> None:
+        body = {"messages": [{"payload": MESSAGE}]}
+
+        async def task() -> None:
+            for _ in range(count // UNDER_WAY):
+                async with self._session.post(url, json=body) as answer:
+                    assert answer.status == 200
+                    await answer.json()
+
+        await asyncio.gather(*(task() for _ in range(UNDER_WAY)))
+
+    async def frames(self, count: int) -> None:
+        await self._send_frames(f"{self._bare}/frames", count)
+
+    async def publish_frames(self, count: int) -> None:
+        await self._send_frames(f"{self._ours}/ws/v2/producer/{self._path}", count)
+
+    async def _send_frames(self, url: str, count: int) -> None:
+        frame = {"payload": base64.b64encode(MESSAGE.encode()).decode()}
+        async with self._session.ws_connect(url) as socket:
+            for number in range(count):
+                await socket.send_json(frame)
+                if number >= UNDER_WAY:
+                    await socket.receive_json()
+            for _ in range(min(UNDER_WAY, count)):
+                await socket.receive_json()
+
+
+def run(env: Environment) -> list[Row]:
+    """Requests a second, and frames a second, each with a message of 100 B."""
+    count = env.count(3_000, 64) // UNDER_WAY * UNDER_WAY
+    with env.broker() as broker, closing(asyncio.new_event_loop()) as loop:
+        topic = broker.topic()
+        broker.client.create_producer(topic).close()
+        ours = start_gateway(Settings(data_dir=str(broker.directory), http_listen="0"))
+        bare = ray.get(BareServer.remote().listen.remote())
+
+        async def measure() -> list[Row]:
+            connector = aiohttp.TCPConnector(limit=UNDER_WAY)
+            async with aiohttp.ClientSession(connector=connector) as session:
+                caller = _Caller(session, bare, ours, topic)
+                return [
+                    await _beside("REST produce", caller.publish, caller.echo, count),
+                    await _beside("WebSocket produce", caller.publish_frames, caller.frames, count),
+                ]
+
+        return loop.run_until_complete(measure())
+
+
+Work = Callable[[int], Awaitable[None]]
+
+
+async def _beside(what: str, ours: Work, floor: Work, count: int) -> Row:
+    """Run both by turns."""
+    times: dict[str, list[float]] = {"ours": [], "floor": []}
+    for turn in range(ROUNDS + 1):
+        for name, work in (("ours", ours), ("floor", floor)):
+            began = time.perf_counter()
+            await work(count)
+            if turn:
+                times[name].append(time.perf_counter() - began)
+    ratio = p50([bare / own for own, bare in zip(times["ours"], times["floor"], strict=True)])
+    return Row(
+        f"{what}, 100 B each, {UNDER_WAY} under way",
+        rate(count, p50(times["ours"])),
+        f"aiohttp alone {rate(count, p50(times['floor']))}",
+        ratio,
+        0.5,
+    )
