@@ -81,6 +81,7 @@ class TopicRoutes:
             ("/terminate/partitions", None, None, self.terminate_partitions, None),
             ("/unload", None, self.unload, None, None),
             ("/truncate", None, None, None, self.truncate),
+            ("/compaction", self.compaction, self.compact, None, None),
         ):
             self._add(router, _A_TOPIC + path, of_get, of_put, of_post, of_delete)
         expiry = f"{_A_TOPIC}/all_subscription/expireMessages/{{seconds}}"
@@ -220,6 +221,17 @@ class TopicRoutes:
         """Delete all messages that are stored by now."""
         await self._call(self._topics.truncate, topic_of(request), mapped=WRONG_KIND)
         return done()
+
+    async def compact(self, request: web.Request) -> web.Response:
+        """Begin to compact a topic."""
+        mapped = (Mapped(NotAllowedError, 409),)
+        await self._call(self._topics.compact, topic_of(request), mapped=mapped)
+        return done()
+
+    async def compaction(self, request: web.Request) -> web.Response:
+        """Say how the last compaction went, or how far this one is."""
+        status = await self._call(self._topics.compaction_status, topic_of(request))
+        return found({"status": status["status"], "lastError": status["last_error"]})
 
     # --- looking ----------------------------------------------------------------------------------
 

@@ -6,6 +6,8 @@ import pytest
 
 from pulsar_ray.client.client import Client
 from pulsar_ray.model.enums import InitialPosition
+from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.testing.waiting import wait_until
 from tests.unit.gateway.conftest import Http
 
 PERSISTENT = "/admin/v2/persistent/public/default"
@@ -135,6 +137,19 @@ def test_a_topic_is_ended_truncated_and_unloaded(call: Http, client: Client, nam
     assert call.ok("GET", f"{path}/internalStats")["state"] == "Terminated"
 
 
+def test_a_topic_is_compacted(call: Http, client: Client, name: str) -> None:
+    producer = client.create_producer(name)
+    for number in range(3):
+        producer.send(b"%d" % number, partition_key="k")
+    path = f"{PERSISTENT}/{name}/compaction"
+    assert call.ok("GET", path) == {"status": "NOT_RUN", "lastError": ""}
+    assert call("PUT", path).status == 204
+    wait_until(lambda: call.ok("GET", path)["status"] == "SUCCESS")
+    reader = client.create_reader(name, MessageId.earliest, is_read_compacted=True)
+    assert reader.read_next(20_000).data() == b"2"
+    assert call("PUT", f"{PERSISTENT}/{name}-gone/compaction").status == 404
+
+
 def test_tenants_and_namespaces_come_and_go(call: Http, name: str) -> None:
     tenant, space = f"/admin/v2/tenants/{name}", f"/admin/v2/namespaces/{name}/ns"
     assert call("PUT", tenant, {"adminRoles": ["r"], "allowedClusters": ["standalone"]}).status == 204
@@ -179,7 +194,13 @@ POLICIES = [
     ),
     ("subscriptionTypesEnabled", "subscriptionTypesEnabled", ["Shared", "Exclusive"]),
     ("schemaValidationEnforced", "schemaValidationEnforced", True),
+    ("compactionThreshold", "compactionThreshold", 10_485_760),
 ]
+
+
+def changes_of(path: str) -> str:
+    """The method that sets a policy, which is not the same one everywhere in Pulsar."""
+    return "PUT" if path.endswith("ns/compactionThreshold") else "POST"
 
 
 @pytest.mark.parametrize(("of_namespace", "of_topic", "body"), POLICIES, ids=[row[0] for row in POLICIES])
@@ -194,11 +215,11 @@ def test_a_policy_is_set_read_and_removed_at_both_levels(
     for path in (namespace, topic):
         unset = call("GET", path)
         assert (unset.status, unset.body) == (200, b"")
-        assert call("POST", path, body).status == 204
+        assert call(changes_of(path), path, body).status == 204
         assert call.ok("GET", path) == body
         assert call("DELETE", path).status == 204
         assert call("GET", path).body == b""
-    assert call("POST", namespace, body).status == 204
+    assert call(changes_of(namespace), namespace, body).status == 204
     assert call.ok("GET", f"{topic}?applied=true") == body
     assert call("GET", f"{topic}?applied=false").body == b""
 
