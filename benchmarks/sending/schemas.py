@@ -6,8 +6,9 @@ import io
 import json
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import fastavro
@@ -35,7 +36,13 @@ DEFINITION = {
         {"name": "note", "type": ["null", "string"], "default": None},
     ],
 }
-ORDER = {"id": 7, "item": "a book of some pages", "price": 19.5, "tags": ["new", "blue"], "note": None}
+ORDER: dict[str, Any] = {
+    "id": 7,
+    "item": "a book of some pages",
+    "price": 19.5,
+    "tags": ["new", "blue"],
+    "note": None,
+}
 COLUMNS = pa.schema(
     [("id", pa.int64()), ("price", pa.float64()), ("at", pa.timestamp("us", "UTC")), ("name", pa.string())]
 )
@@ -92,9 +99,7 @@ def _columns(broker: Broker, rounds: int) -> list[Row]:
         for _ in range(OUTSTANDING):
             room.acquire()
 
-    works: Mapping[str, tuple[int, Callable[[], object]]] = {
-        name: (size, lambda name=name: publish(name)) for name in tables
-    }
+    works = {name: (size, partial(publish, name)) for name in tables}
     consumers = {
         name: broker.client.subscribe(topics[name], "bench", schema=schema)
         for name, (schema, _) in tables.items()
@@ -110,7 +115,7 @@ def _columns(broker: Broker, rounds: int) -> list[Row]:
             consumers[name].acknowledge_arrow(table)
             left[name] -= table.num_rows
 
-    works = {name: (size, lambda name=name: receive(name)) for name in tables}
+    works = {name: (size, partial(receive, name)) for name in tables}
     received = Slices(works, broker.meter(topics["columns"], "bench"), rounds)
     for opened in (*producers.values(), *consumers.values()):
         opened.close()

@@ -58,7 +58,7 @@ def stream_bytes(batch: pa.RecordBatch) -> int | None:
     """Return the length of a stream; None if only writing it can say."""
     if _has_dictionaries(batch.schema):
         return None
-    return _schema_bytes(batch.schema) + pa.ipc.get_record_batch_size(batch) + _END_BYTES
+    return _schema_bytes(batch.schema) + int(pa.ipc.get_record_batch_size(batch)) + _END_BYTES
 
 
 def write_stream(batch: pa.RecordBatch, sink: Any) -> None:

@@ -31,6 +31,8 @@ class ArrowSchema(Schema):
     Raises ValueError for columns of types that are not sent.
     """
 
+    typed: TypedRows
+
     def __init__(
         self, schema: pa.Schema | type, *, key: str | None = None, event_time: str | None = None
     ) -> None:
@@ -55,7 +57,7 @@ class ArrowSchema(Schema):
         Raises TypeError and ValueError, with the path to the column.
         """
         plain = self.typed.plain
-        return _batch(self._taken(obj), plain).serialize().to_pybytes()
+        return bytes(_batch(self._taken(obj), plain).serialize().to_pybytes())
 
     def _taken(self, obj: Any) -> dict[str, Any]:
         if self._class is not None:

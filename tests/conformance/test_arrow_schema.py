@@ -224,7 +224,7 @@ def test_a_dataclass_has_columns(broker: Broker, client: Client) -> None:
     schema = ArrowSchema(Purchase, key="number")
     consumer = client.subscribe(topic, "s", schema=ArrowSchema(Purchase), initial_position=EARLIEST)
     producer = client.create_producer(topic, schema=schema, batching_enabled=True)
-    sent = [Purchase(7, [Line("pen", 2)], Decimal("1.50")), Purchase(8, [], note="blue")]
+    sent: list[Any] = [Purchase(7, [Line("pen", 2)], Decimal("1.50")), Purchase(8, [], note="blue")]
     producer.send_many(sent)
     messages = receive(consumer, 2)
     assert [message.value() for message in messages] == sent

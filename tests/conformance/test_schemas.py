@@ -193,7 +193,8 @@ def test_separated_pairs_go_by_their_keys(broker: Broker, client: Client) -> Non
     untyped = client.subscribe(topic, "untyped", schema=AutoSchema(), initial_position=EARLIEST)
     view = client.create_table_view(topic, schema=schema)
     producer.send(KeyValue("a", Point(1)))
-    producer.send_many([KeyValue("a", Point(2)), KeyValue("b", Point(3))])
+    pairs: list[Any] = [KeyValue("a", Point(2)), KeyValue("b", Point(3))]
+    producer.send_many(pairs)
     producer.send(KeyValue("b", None))
     found = receive(typed, 4)
     assert sorted((message.value() for message in found), key=str) == [

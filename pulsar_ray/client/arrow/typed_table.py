@@ -58,7 +58,7 @@ def typed_table(parts: Sequence[BlockRows], typed: TypedRows) -> pa.Table:
             own = [_chosen(column, part) for column in message_columns(part.block)]
             batches.append(pa.RecordBatch.from_arrays([*values.columns, tombstones, *own], schema=schema))
         return pa.Table.from_batches(batches, schema)
-    own = described_columns(parts) | stored_columns(parts, STORED_BUT_VALUE)
+    columns_by_name = described_columns(parts) | stored_columns(parts, STORED_BUT_VALUE)
     values, tombstones = [], []
     for place, run in _runs(parts):
         batch, gone = _values(run, typed, place)
@@ -66,7 +66,7 @@ def typed_table(parts: Sequence[BlockRows], typed: TypedRows) -> pa.Table:
         tombstones.append(gone)
     columns = pa.Table.from_batches(values, typed.schema).columns
     return pa.Table.from_arrays(
-        [*columns, pa.chunked_array(tombstones), *(own[field.name] for field in _MESSAGE_FIELDS)],
+        [*columns, pa.chunked_array(tombstones), *(columns_by_name[field.name] for field in _MESSAGE_FIELDS)],
         schema=schema,
     )
 
