@@ -420,10 +420,12 @@ def without_rows(decoded: DecodedBlock, kept: npt.NDArray[np.bool_]) -> list[Buf
     payload, bits = encode_table(pa.RecordBatch.from_arrays(columns, schema=stored.schema))
     first = int(np.argmax(kept))
     # A batch has those of its first message in its header, which would be all messages' without a column.
-    for column, name in ((KEY_COLUMN, "key"), (ORDERING_KEY_COLUMN, "ordering_key")):
-        if header.columns & column:
-            of_first = None if header.row_is_entry else stored.column(name)[first].as_py()
-            metadata = metadata._replace(**{name: of_first})
+    if header.columns & KEY_COLUMN:
+        key = None if header.row_is_entry else stored.column("key")[first].as_py()
+        metadata = metadata._replace(key=key)
+    if header.columns & ORDERING_KEY_COLUMN:
+        ordering_key = None if header.row_is_entry else stored.column("ordering_key")[first].as_py()
+        metadata = metadata._replace(ordering_key=ordering_key)
     removed = np.packbits(~kept, bitorder="little").tobytes()
     is_sparse = 2 * int(np.count_nonzero(kept)) < len(kept)
     return encode_batch(

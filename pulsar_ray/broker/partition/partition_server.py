@@ -475,7 +475,7 @@ class PartitionServer:
         """See `SleepingServer.activity`; dispatchers that follow do not count."""
         if self._host.is_working or self._calls_under_way or not self.intake.is_idle:
             return None
-        if self._compaction.is_running:
+        if self._compaction.is_awaited:
             return None
         if self.producers.hold_places or self._opening.holds_places:
             return None
@@ -487,8 +487,6 @@ class PartitionServer:
     async def settle(self) -> None:
         """Write the holds that were reported, expire, and delete what nobody needs any more."""
         await self._holds.write_now()
-        if self._in_force.are_current:
-            await self._compaction.settle()
         await self._deletions.settle()
 
     async def fall_asleep(self) -> Retired:

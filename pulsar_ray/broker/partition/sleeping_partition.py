@@ -86,7 +86,9 @@ def describe_sleeping(directory: Path) -> dict[str, Any] | None:
         "lastBatchSize": manifest.last_batch_size,
         "deduplicationStatus": "Disabled" if content.sequences.switched_on is None else "Enabled",
         "topicEpoch": manifest.topic_epoch.epoch,
-        "compaction": describe_compaction(manifest.compacted),
+        "compaction": describe_compaction(
+            manifest.compacted, "NOT_RUN" if manifest.compacted is None else "SUCCESS"
+        ),
         "subscriptions": describe_subscriptions(
             subscriptions, cursors, set(), partial(describe_expired, read_expired_note(directory))
         ),

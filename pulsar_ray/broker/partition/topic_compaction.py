@@ -66,9 +66,10 @@ class TopicCompaction:
         self._new_cluster = new_cluster
         self._on_changed = on_changed
         self._directory = Path(ledger.directory)
-        self._status = NOT_RUN
+        has_form = ledger.changes.compacted is not None
+        self._status = SUCCESS if has_form else NOT_RUN
         self._last_error = ""
-        self._share = 0.0
+        self._share = float(has_form)
         self._failed_ms = 0
         self._run: asyncio.Future[None] | None = None
         self._last_number = 0
@@ -91,7 +92,7 @@ class TopicCompaction:
         self._begin()
 
     async def status(self) -> dict[str, Any]:
-        """Describe the last compaction since this partition started."""
+        """Describe the last compaction; of errors only those since this partition started."""
         return {"status": self._status, "last_error": self._last_error, "progress": round(self._share, 3)}
 
     def describe(self) -> dict[str, Any]:
@@ -132,12 +133,10 @@ class TopicCompaction:
             if not self.is_running and self.is_due:
                 self._begin()
 
-    async def settle(self) -> None:
-        """Compact if it is time, and return once that has ended."""
-        if not self.is_running and self.is_due:
-            self._begin()
-        if self._run is not None:
-            await asyncio.wait([self._run])
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a partition that nobody uses is to stay for a compaction, under way or due."""
+        return self.is_running or (self._status != ERROR and self.is_due)
 
     def close(self) -> None:
         """Wait for nobody any more."""

@@ -162,6 +162,7 @@ def history(tmp_path: Path) -> History:
 
 def test_the_newest_of_each_key_stays_with_its_id_and_tombstones_go(history: History) -> None:
     """The case of the reference page: a1 b1 [nokey] a2 c1 d1 b2 c=None e1 [nokey] d=b'' a3."""
+    rows: list[tuple[str | None, bytes | None]]
     rows = [("a", b"1"), ("b", b"1"), (None, b"n"), ("a", b"2"), ("c", b"1"), ("d", b"1"), ("b", b"2")]
     rows += [("c", None), ("e", b"1"), ("", b"n"), ("d", b""), ("a", b"3")]
     for key, value in rows:
