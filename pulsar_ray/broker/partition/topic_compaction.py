@@ -135,7 +135,7 @@ class TopicCompaction:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a partition that nobody uses is to stay for a compaction, under way or due."""
+        """Whether an unused partition is to stay for a compaction."""
         return self.is_running or (self._status != ERROR and self.is_due)
 
     def close(self) -> None:
