@@ -12,7 +12,7 @@ from aiohttp import web
 
 from pulsar_ray.asyncio.client import Client
 from pulsar_ray.asyncio.producer import Producer
-from pulsar_ray.errors import AlreadyClosed, PulsarException
+from pulsar_ray.errors import AlreadyClosed, PulsarException, TopicNotFound
 from pulsar_ray.gateway.calls import TOPIC, Calls, partition_of, topic_of
 from pulsar_ray.gateway.replies import Refusal, body_of, found, number_of, text_of
 
@@ -31,6 +31,10 @@ class SharedProducers:
         self._client = client
         self._open: OrderedDict[str, asyncio.Task[Producer]] = OrderedDict()
         self._users: dict[str, int] = {}
+
+    def has(self, topic: str) -> bool:
+        """Return whether a producer of the topic is open, or about to be: it exists, or did just now."""
+        return topic in self._open
 
     @asynccontextmanager
     async def of(self, topic: str) -> AsyncIterator[Producer]:
@@ -105,15 +109,15 @@ class ProduceRoutes:
                 raise Refusal(501, f"{name}: publish the bytes of values, or by a client with a schema")
         arguments = [_arguments(message) for message in messages]
         topic = topic_of(request)
-        await self._check_there(topic)
         if "partition" in request.match_info:
             topic = f"{topic}-partition-{number_of('partition', request.match_info['partition'])}"
+        if not self._producers.has(topic):
             await self._check_there(topic)
         if not arguments:
             return found({"messagePublishResults": [], "schemaVersion": 0})
         async with self._producers.of(topic) as producer:
             results = await asyncio.gather(*(_publish(producer, each, topic) for each in arguments))
-            if any(isinstance(error, AlreadyClosed) for _, error in results):
+            if any(isinstance(error, (AlreadyClosed, TopicNotFound)) for _, error in results):
                 await self._producers.forget(topic, producer)
         return found({"messagePublishResults": [result for result, _ in results], "schemaVersion": 0})
 

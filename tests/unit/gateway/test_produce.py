@@ -49,6 +49,20 @@ def test_a_topic_is_never_created_by_publishing(call: Http, name: str) -> None:
     assert call("GET", f"/admin/v2/persistent/public/default/{name}/partitions").status == 404
 
 
+def test_a_topic_that_was_deleted_is_not_created_again_by_publishing(call: Http, name: str) -> None:
+    path, publish = f"/admin/v2/persistent/public/default/{name}", f"/topics/persistent/public/default/{name}"
+    call.ok("PUT", path)
+    call.ok("POST", publish, {"messages": [{"payload": "x"}]})
+    call.ok("DELETE", f"{path}?force=true")
+    for _ in range(2):
+        answer = call("POST", publish, {"messages": [{"payload": "x"}]})
+        assert answer.status == 404 or answer.json["messagePublishResults"][0]["errorCode"]
+    assert call("GET", f"{path}/partitions").status == 404
+    call.ok("PUT", path)
+    results = call.ok("POST", publish, {"messages": [{"payload": "x"}]})["messagePublishResults"]
+    assert results[0]["errorCode"] == 0
+
+
 def test_each_message_that_fails_says_why(call: Http, name: str) -> None:
     call.ok("PUT", f"/admin/v2/persistent/public/default/{name}")
     call.ok("POST", f"/admin/v2/persistent/public/default/{name}/terminate")
