@@ -33,7 +33,7 @@ class SharedProducers:
         self._users: dict[str, int] = {}
 
     def has(self, topic: str) -> bool:
-        """Return whether a producer of the topic is open, or about to be: it exists, or did just now."""
+        """Return whether a producer of the topic is open or is being opened."""
         return topic in self._open
 
     @asynccontextmanager
