@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import closing
+from typing import Any
 
 import aiohttp
 import ray
@@ -25,7 +26,6 @@ FRAMES_UNDER_WAY = 256
 ROUNDS = 9
 
 
-@ray.remote(num_cpus=0)
 class BareServer:
     """Answers each request and each frame with what it got, as little as aiohttp can do."""
 
@@ -99,8 +99,8 @@ def run(env: Environment) -> list[Row]:
         broker.client.create_producer(topic).close()
         ours = start_gateway(Settings(data_dir=str(broker.directory), http_listen="0"))
         # Its handle keeps it there.
-        server = BareServer.remote()
-        bare = ray.get(server.listen.remote())
+        server: Any = ray.remote(num_cpus=0)(BareServer).remote()
+        bare: str = ray.get(server.listen.remote())
 
         async def measure() -> list[Row]:
             connector = aiohttp.TCPConnector(limit=UNDER_WAY)

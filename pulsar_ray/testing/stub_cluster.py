@@ -581,8 +581,10 @@ class StubCluster:
             for actor in lives:
                 if isinstance(actor, kind):
                     actor.kill() if kill else actor.stop()
-        for tracker in (*self.actors.trackers().values(), *self.actors.compactors().values()):
+        for tracker in self.actors.trackers().values():
             tracker.kill()
+        for compactor in self.actors.compactors().values():
+            compactor.kill()
         self.actors.close()
         shutil.rmtree(self._lane_directory, ignore_errors=True)
 

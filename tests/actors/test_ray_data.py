@@ -138,7 +138,7 @@ def test_a_range_of_another_node_is_fetched_from_there(broker: Broker, client: C
     client.create_producer(topic).send_many(numbers(0, 50))
     with BrokerPlanner(broker.address).plan([topic], "earliest", "latest") as plan:
         (piece,) = plan.ranges
-        fetched = list(_fetched(piece, ("value", "topic"), 1))
+        fetched = list(_fetched(piece, ("value", "topic"), 1, None))
     assert pa.concat_tables(fetched).to_pylist() == [
         {"value": value, "topic": topic} for value in numbers(0, 50)
     ]

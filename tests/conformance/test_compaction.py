@@ -211,7 +211,7 @@ def test_a_threshold_compacts_by_itself_and_keeps_what_was_not_compacted(make_br
 
     def is_compacted() -> bool:
         seen.append(topics.stats(topic).get("compaction", {}))
-        return seen[-1].get("lastCompactionSucceedTimestamp", 0) > 0
+        return bool(seen[-1].get("lastCompactionSucceedTimestamp", 0) > 0)
 
     wait_until(is_compacted)
     stats = seen[-1]

@@ -201,7 +201,7 @@ class TopicCompaction:
         record = Compacted(
             outcome.number,
             *outcome.horizon,
-            [tuple(segment) for segment in outcome.segments],
+            list(outcome.segments),
             outcome.last,
             outcome.written_bytes,
             outcome.removed,

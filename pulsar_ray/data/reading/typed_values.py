@@ -335,7 +335,7 @@ def _json_value(node: Node, *, is_java: bool) -> Callable[[Any, str], Any]:
                 return None
             if not isinstance(value, dict if is_map else list):
                 raise ValueError(f"{path} is no {node.kind}")
-            if is_map:
+            if isinstance(value, dict):
                 return [(key, item(each, f"{path}[]")) for key, each in value.items()]
             return [item(each, f"{path}[]") for each in value]
 

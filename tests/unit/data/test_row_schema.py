@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from datetime import date, datetime, timezone
 from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -23,7 +24,7 @@ ROWS = pa.struct(
         ("parts", pa.list_(pa.struct([("x", pa.float32()), ("counts", pa.map_(pa.utf8(), pa.int32()))]))),
     ]
 )
-VALUES = [
+VALUES: list[dict[str, Any] | None] = [
     {
         "id": 1,
         "small": -3,

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from fastavro import parse_schema, schemaless_writer
 
+from pulsar_ray.data.reading.avro_values import CORRUPT_COLUMN
 from pulsar_ray.data.reading.rows import StoredRows
 from pulsar_ray.data.reading.typed_values import (
-    CORRUPT_COLUMN,
     REASON_COLUMN,
     TopicVersions,
     TypedValues,
