@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
+from pyspark.sql.types import StructField, StructType
 
 import pulsar_ray.data
 from pulsar_ray import Client
@@ -71,6 +72,13 @@ def send(client: Client, topic: str, schema: Schema, *values: Any) -> None:
     producer.close()
 
 
+def value_fields(frame: DataFrame) -> list[StructField]:
+    """The fields of a frame's column of values."""
+    kind = frame.schema["value"].dataType
+    assert isinstance(kind, StructType)
+    return kind.fields
+
+
 def send_three_versions(client: Client, topic: str, kind: Any) -> None:
     send(client, topic, kind(FirstOrder), FirstOrder("a", "g", Place(1)))
     send(client, topic, kind(SecondOrder), SecondOrder("b", 7))
@@ -98,7 +106,7 @@ def test_three_versions_in_one_read_are_columns_of_the_newest(
     send_three_versions(client, topic, kind)
     with releasing(read(spark, topic, columns=["value"], typed=True)) as frame:
         assert frame.columns == ["value", "_corrupt_record", "_corrupt_reason"]
-        types = {field.name: field.dataType.simpleString() for field in frame.schema["value"].dataType}
+        types = {field.name: field.dataType.simpleString() for field in value_fields(frame)}
         assert types == {
             "item": "string",
             "count": "bigint",
@@ -195,7 +203,7 @@ def test_written_columns_come_back_with_their_types(
         with releasing(read(spark, topic, columns=["key", "value"], typed=True, mode="fail")) as read_back:
             wanted = [each for each in frame.schema.fields if each.name != "key"]
             # All columns of what is read may be null.
-            types = {each.name: each.dataType.simpleString() for each in read_back.schema["value"].dataType}
+            types = {each.name: each.dataType.simpleString() for each in value_fields(read_back)}
             assert types == {each.name: each.dataType.simpleString() for each in wanted}
             rows = [(row.key, row.value) for row in read_back.collect()]
         values = frame.select("key", F.struct(*(each.name for each in wanted)).alias("value")).collect()
