@@ -35,6 +35,7 @@ _SHARE_RAY = {
         "test_write",
         "test_value_form",
         "test_repeated_reads",
+        "test_typed_reads",
     },
     "actors": {
         "test_administration",
