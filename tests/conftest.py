@@ -40,6 +40,7 @@ _SHARE_RAY = {
     "actors": {
         "test_administration",
         "test_broker",
+        "test_compaction",
         "test_delayed_delivery",
         "test_forgotten_in_tasks",
         "test_health",

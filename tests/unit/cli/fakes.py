@@ -130,6 +130,13 @@ class FakeTopics:
     def truncate(self, topic: str) -> None:
         self._admin.calls.append(("truncate", topic))
 
+    def compact(self, topic: str) -> None:
+        self._admin.calls.append(("compact", topic))
+
+    def compaction_status(self, topic: str) -> dict[str, Any]:
+        self._admin.calls.append(("compaction_status", topic))
+        return {"status": "RUNNING", "last_error": "", "progress": 0.5}
+
     def stats(self, topic: str) -> dict[str, Any]:
         copied: dict[str, Any] = json.loads(json.dumps(self._admin.topic_stats))
         return copied

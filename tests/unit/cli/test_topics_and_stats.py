@@ -85,6 +85,16 @@ def test_ending_and_emptying(run: Run) -> None:
     ]
 
 
+def test_compacting(run: Run) -> None:
+    target = FakeTarget()
+    begun = run(target, "topics", "compact", "t").stdout
+    assert begun == "compaction of t has begun: pulsar-ray topics compaction-status t\n"
+    status = json.loads(run(target, "topics", "compaction-status", "t").stdout)
+    assert status == {"status": "RUNNING", "last_error": "", "progress": 0.5}
+    calls = [call for call in target.the_admin.calls if call != "close"]
+    assert calls == [("compact", "t"), ("compaction_status", "t")]
+
+
 def test_backlogs_of_a_namespace_are_cleared_once_somebody_says_so(run: Run) -> None:
     target = FakeTarget()
     assert run(target, "namespaces", "clear-backlog", "shop/eu").exit_code == 1
