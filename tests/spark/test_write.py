@@ -115,7 +115,7 @@ def test_a_batch_that_another_run_begins_meanwhile_is_divided_as_that_did(
             yield blocks
 
     monkeypatch.setattr(writing, "executor_blocks", computed)
-    monkeypatch.setattr(WriteTarget, "taken", lambda _target, _query: nullcontext())
+    monkeypatch.setattr(WriteTarget, "taken", lambda *_: nullcontext())
     assert write(frame, topic, name="q", batch_id=0, tasks=2) == Written(ROWS, ROWS)
     assert others[1] == Written(ROWS, 0)
     assert as_counted(stored(spark, topic)) == wanted(frame)
