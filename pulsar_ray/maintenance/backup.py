@@ -29,6 +29,7 @@ from pulsar_ray.ledger.segment_file import SegmentInfo
 from pulsar_ray.maintenance.catalog_check import reading_catalog
 from pulsar_ray.maintenance.segment_check import Progress
 from pulsar_ray.maintenance.verify import LEDGERS, require_data_directory
+from pulsar_ray.managed_ledger.compaction.compacted_form import describe_form
 from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory, subscription_numbers
 from pulsar_ray.managed_ledger.cursor.cursor_store import LOG_NAME as CURSOR
 from pulsar_ray.managed_ledger.delayed.delayed_index import LOG_NAME as DELAYED_INDEX
@@ -199,6 +200,8 @@ def _copy_files(source: Path, target: Path, progress: Progress) -> int | None:
         path = Path(kept.path)
         _copy_bytes(path, target / path.name, kept.end_offset, progress)
         size += kept.end_offset
+    if content.manifest.compacted is not None:
+        describe_form(target, content.manifest.compacted)
     with contextlib.suppress(FileNotFoundError):
         _copy_bytes(source / NOTE, target / NOTE, (source / NOTE).stat().st_size, progress)
     _copy_epoch(source, target)

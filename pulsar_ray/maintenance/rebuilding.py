@@ -17,6 +17,7 @@ from pulsar_ray.ledger.reader import SegmentReader
 from pulsar_ray.ledger.record_log import RecordLog, salvage_log
 from pulsar_ray.ledger.recovery import SegmentScan, find_frame
 from pulsar_ray.ledger.segment_file import parse_segment_name
+from pulsar_ray.managed_ledger.compaction.compacted_form import newest_form
 from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory, subscription_numbers
 from pulsar_ray.managed_ledger.cursor.cursor_store import (
     CHANGES,
@@ -33,6 +34,7 @@ from pulsar_ray.managed_ledger.log.manifest.manifest import Manifest
 from pulsar_ray.managed_ledger.log.manifest.manifest_log import MANIFEST, KnownSequences, ManifestContent
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
     Checkpoint,
+    Compacted,
     DeduplicationSwitched,
     IncarnationRecord,
     LedgerClosed,
@@ -134,6 +136,8 @@ class _Known:
         self.closed: dict[tuple[int, int], SegmentClosed] = {}
         self.ledgers_closed: dict[int, LedgerClosed] = {}
         self.removed: set[int] = set()
+        self.tells_of_compaction = False
+        """Whether what was compacted, or that nothing is, stands in a record that is left."""
         self.durable: dict[int, int] = {}
         """The last entry of each ledger that was certainly there."""
         for record in salvage_log(directory, MANIFEST):
@@ -158,6 +162,7 @@ class _Known:
         else:
             if isinstance(record, SubscriptionRemoved):
                 self.removed.add(record.number)
+            self.tells_of_compaction |= isinstance(record, Compacted)
             content.manifest.apply(record)
 
     def prove(self, position: Position) -> None:
@@ -187,6 +192,9 @@ def rebuild_manifest(
             return None
         manifest.identity = TopicIdentity(*identity[:3], cluster_id)
     rebuilt = RebuiltManifest(content)
+    if not known.tells_of_compaction and (form := newest_form(directory)) is not None:
+        # The log that it was made of may be gone.
+        manifest.apply(form)
     cursors = dict(_cursors(directory, known.removed))
     for number, cursor in cursors.items():
         known.prove(cursor.mark_delete)

@@ -1,7 +1,8 @@
 """Writes what a compaction keeps, a segment for each ledger of the log.
 
 Entries have their own numbers there. The files belong to nobody until the partition's manifest names them,
-and are removed if it never does.
+and are removed if it never does. Beside them a file says what they amount to, for a manifest that has lost
+the record: that is written last, and removed first.
 """
 
 from __future__ import annotations
@@ -10,19 +11,24 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from pulsar_ray.errors import CorruptData
 from pulsar_ray.format.block import MARKED, BlockHeader
 from pulsar_ray.format.checksum import Buffer
 from pulsar_ray.format.frame import HOLDS_MARKED_BLOCKS, FrameHeader, encode_frame_header
 from pulsar_ray.format.segment import SegmentHeader
 from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk, write_fully
 from pulsar_ray.ledger.reader import SegmentGone
+from pulsar_ray.ledger.record_log import encode_record, read_records
 from pulsar_ray.ledger.segment_file import COMPACTED_INDEX, parse_compacted_name, segment_name
+from pulsar_ray.managed_ledger.log.manifest.manifest_records import Compacted, from_log, to_log
 
 _WRITE_BYTES = 1024 * 1024
+_DESCRIPTION_NAME = re.compile(r"kept-(\d+)\.form\Z")
 
 
 class KeptSegment(NamedTuple):
@@ -151,9 +157,8 @@ class FormWriter:
             self._disk.close(fd)
 
     def finish(self) -> None:
-        """Make all of it durable."""
+        """Make the segments durable; `describe_form` makes their names so."""
         self._end_segment()
-        self._disk.fsync_dir(self._directory)
 
     def give_up(self) -> None:
         """Remove what was written."""
@@ -161,10 +166,54 @@ class FormWriter:
         remove_forms(self._directory, {self._index - COMPACTED_INDEX}, self._disk)
 
 
+def describe_form(directory: Path, compacted: Compacted, disk: Disk = SYSTEM_DISK) -> None:
+    """Write what a form amounts to beside its segments.
+
+    All of the form is durable when this returns.
+    """
+    fd = disk.open(_description(directory, compacted.number), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        write_fully(disk, fd, encode_record(*to_log(compacted)))
+        disk.fdatasync(fd)
+    finally:
+        disk.close(fd)
+    disk.fsync_dir(directory)
+
+
+def newest_form(directory: Path) -> Compacted | None:
+    """Return what the newest form amounts to, of those whose files are all there.
+
+    It is for a manifest that has lost the record. Raises UnsupportedFormatVersion, OSError.
+    """
+    for number in sorted(numbers_of_forms(directory), reverse=True):
+        path = _description(directory, number)
+        with contextlib.suppress(FileNotFoundError, CorruptData):
+            for kind, fields, _ in read_records(path.read_bytes(), str(path)):
+                found = from_log((kind, fields), str(path))
+                if isinstance(found, Compacted) and _is_whole(directory, found):
+                    return found
+    return None
+
+
+def _description(directory: Path, number: int) -> Path:
+    return directory / f"kept-{number}.form"
+
+
+def _is_whole(directory: Path, compacted: Compacted) -> bool:
+    index = COMPACTED_INDEX + compacted.number
+    for segment in (KeptSegment(*each) for each in compacted.segments):
+        path = directory / segment_name(segment.ledger_id, index)
+        if not path.exists() or path.stat().st_size < segment.end_offset:
+            return False
+    return True
+
+
 def numbers_of_forms(directory: Path) -> set[int]:
     """The numbers of compactions that have files in a partition's directory."""
-    names = (parse_compacted_name(name) for name in os.listdir(directory))
-    return {parsed[1] for parsed in names if parsed is not None}
+    names = os.listdir(directory)
+    segments = (parse_compacted_name(name) for name in names)
+    described = (_DESCRIPTION_NAME.match(name) for name in names)
+    return {parsed[1] for parsed in segments if parsed} | {int(match[1]) for match in described if match}
 
 
 def remove_forms(directory: Path, numbers: Iterable[int], disk: Disk = SYSTEM_DISK) -> set[int]:
@@ -180,13 +229,16 @@ def remove_forms(directory: Path, numbers: Iterable[int], disk: Disk = SYSTEM_DI
         if parsed is not None and parsed[1] in wanted:
             found.setdefault(parsed[1], []).append((parsed[0], directory / name))
     used = set()
+    for number in wanted - found.keys():
+        _forget_description(directory, number, disk)
     for number, files in found.items():
         files.sort()
         with contextlib.suppress(FileNotFoundError):
             fd = os.open(files[0][1], os.O_RDONLY | os.O_NOFOLLOW)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # The one that readers lock goes last.
+                # The one that readers lock goes last, and first what says that the form is whole.
+                _forget_description(directory, number, disk)
                 for _, path in reversed(files):
                     disk.unlink(path)
             except OSError as error:
@@ -196,6 +248,11 @@ def remove_forms(directory: Path, numbers: Iterable[int], disk: Disk = SYSTEM_DI
             finally:
                 os.close(fd)
     return used
+
+
+def _forget_description(directory: Path, number: int, disk: Disk) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        disk.unlink(_description(directory, number))
 
 
 class FormLock:

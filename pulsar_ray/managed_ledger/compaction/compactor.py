@@ -19,11 +19,12 @@ from pulsar_ray.errors import InvalidMessage, UnsupportedFormatVersion
 from pulsar_ray.format.block import CHUNK, ENCRYPTED, parse_block_header
 from pulsar_ray.format.payload import DecodedBlock, decode_block, without_rows
 from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk
-from pulsar_ray.managed_ledger.compaction.compacted_form import FormWriter
+from pulsar_ray.managed_ledger.compaction.compacted_form import FormWriter, describe_form
 from pulsar_ray.managed_ledger.compaction.compaction_order import CompactionOrder, CompactionOutcome
 from pulsar_ray.managed_ledger.compaction.kept_rows import KeptRows
 from pulsar_ray.managed_ledger.compaction.latest_keys import LatestKeys, with_key
 from pulsar_ray.managed_ledger.compaction.stored_blocks import StoredBlock, stored_blocks
+from pulsar_ray.managed_ledger.log.manifest.manifest_records import Compacted
 
 _ROWS_AT_ONCE = 65_536
 NOTHING_KEPT = (-1, -1, -1, 0)
@@ -114,21 +115,26 @@ class Compactor:
         try:
             last, kept = self._write(writer)
             writer.finish()
+            segments = tuple(
+                segment._replace(last_entry_id=self._lasts[segment.ledger_id]) for segment in writer.segments
+            )
+            removed, written = self._seen - kept, writer.total_bytes
+            form = Compacted(
+                order.number, *order.horizon, segments, last, written, removed, order.created_ms, 0
+            )
+            describe_form(Path(order.directory), form, self._disk)
         except BaseException:
             writer.give_up()
             raise
-        segments = tuple(
-            segment._replace(last_entry_id=self._lasts[segment.ledger_id]) for segment in writer.segments
-        )
         return CompactionOutcome(
             order.number,
             order.horizon,
             segments,
             last,
             kept,
-            self._seen - kept,
+            removed,
             self._total_bytes,
-            writer.total_bytes,
+            written,
         )
 
     # ---- which rows are kept

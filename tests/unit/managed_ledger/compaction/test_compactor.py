@@ -14,7 +14,13 @@ from pulsar_ray.format.block import parse_block_header
 from pulsar_ray.format.metadata import BlockMetadata, ChunkInfo
 from pulsar_ray.format.payload import decode_block, encode_batch, encode_rows, encode_single
 from pulsar_ray.ledger.segment_file import COMPACTED_INDEX, segment_name
-from pulsar_ray.managed_ledger.compaction.compacted_form import FormLock, numbers_of_forms, remove_forms
+from pulsar_ray.maintenance.rebuilding import rebuild_manifest
+from pulsar_ray.managed_ledger.compaction.compacted_form import (
+    FormLock,
+    newest_form,
+    numbers_of_forms,
+    remove_forms,
+)
 from pulsar_ray.managed_ledger.compaction.compaction_order import CompactionOrder, CompactionOutcome
 from pulsar_ray.managed_ledger.compaction.compactor import Compactor, rows_there
 from pulsar_ray.managed_ledger.compaction.stored_blocks import SourceSegment, stored_blocks
@@ -303,3 +309,55 @@ def test_files_of_a_form_stay_while_somebody_reads_them(history: History) -> Non
     lock.release()
     assert remove_forms(history.log.directory, {1}) == set()
     assert numbers_of_forms(history.log.directory) == set()
+
+
+def test_a_form_says_what_it_is_until_it_goes(history: History) -> None:
+    directory = history.log.directory
+    assert newest_form(directory) is None
+    for number in range(50):
+        history.single(Row(f"k{number}", b"v"))
+    form = history.compact()
+    found = newest_form(directory)
+    assert found is not None
+    assert (found.number, found.horizon) == (form.number, form.horizon)
+    assert tuple(found.last) == tuple(form.last)
+    assert [tuple(each) for each in found.segments] == [tuple(each) for each in form.segments]
+    # As in a removal that was broken off: the description goes first.
+    (directory / f"kept-{form.number}.form").unlink()
+    assert newest_form(directory) is None
+    assert numbers_of_forms(directory) == {form.number}
+
+
+@pytest.mark.parametrize("harm", ["a segment is gone", "a segment is cut", "the description is damaged"])
+def test_a_form_that_is_not_whole_is_passed_over(history: History, harm: str) -> None:
+    directory = history.log.directory
+    for number in range(50):
+        history.single(Row(f"k{number}", b"v"))
+    former = history.compact()
+    history.single(Row("k0", b"w"))
+    form = history.compact()
+    segment = directory / segment_name(form.segments[0].ledger_id, COMPACTED_INDEX + form.number)
+    description = directory / f"kept-{form.number}.form"
+    if harm == "a segment is gone":
+        segment.unlink()
+    elif harm == "a segment is cut":
+        segment.write_bytes(segment.read_bytes()[:-1])
+    else:
+        description.write_bytes(description.read_bytes()[:-1])
+    found = newest_form(directory)
+    assert found is None or found.number == former.number
+
+
+def test_a_manifest_that_is_made_anew_knows_the_form(history: History) -> None:
+    for number in range(50):
+        history.single(Row(f"k{number % 7}", b"%d" % number))
+    form = history.compact()
+    directory = history.log.directory
+    history.log.close()
+    for path in directory.glob("manifest-*"):
+        path.unlink()
+    rebuilt = rebuild_manifest(directory, "cluster", None)
+    assert rebuilt is not None
+    compacted = rebuilt.content.manifest.compacted
+    assert compacted is not None
+    assert (compacted.number, compacted.horizon) == (form.number, form.horizon)
