@@ -29,14 +29,16 @@ SORTS = {
     "producers": "producers",
     "consumers": "consumers",
     "stored": "storageSize",
+    "schema": "schemaType",
     "state": "state",
     "problem": "problem",
 }
 """The fields by which topics are sorted.
 
-The largest come first, names and texts in their order.
+The largest come first, names and texts in their order. Schemas are known of the topics that are shown: a
+sorting by them orders those, the first by their names.
 """
-_TEXTS = ("name", "state")
+_TEXTS = ("name", "schemaType", "state")
 _SUMS = (
     "partitions", "awake", "msgRateIn", "msgThroughputIn", "msgRateOut", "msgThroughputOut", "msgBacklog",
     "backlogSize", "unackedMessages", "storageSize",
@@ -194,7 +196,7 @@ def first_rows(rows: Iterable[dict[str, Any]], sort: str, limit: int) -> list[di
     field = SORTS[sort]
     by_name = sorted(rows, key=lambda row: row["name"])
     if field in _TEXTS:
-        return sorted(by_name, key=lambda row: row[field])[:limit]
+        return sorted(by_name, key=lambda row: row.get(field, ""))[:limit]
     if field == "problem":
         return sorted(by_name, key=lambda row: not row[field])[:limit]
     return sorted(by_name, key=lambda row: -1 if row[field] is None else row[field], reverse=True)[:limit]
