@@ -89,6 +89,7 @@ class _Topic:
         ages = [age for each in self.subscriptions.values() if (age := each.age_s(now_ms)) is not None]
         return {
             "name": name,
+            "schemaType": "",
             "state": RUNNING if self.sums["awake"] else ASLEEP,
             **self.sums,
             "msgBacklog": largest.entries,
@@ -196,7 +197,7 @@ def first_rows(rows: Iterable[dict[str, Any]], sort: str, limit: int) -> list[di
     field = SORTS[sort]
     by_name = sorted(rows, key=lambda row: row["name"])
     if field in _TEXTS:
-        return sorted(by_name, key=lambda row: row.get(field, ""))[:limit]
+        return sorted(by_name, key=lambda row: row[field])[:limit]
     if field == "problem":
         return sorted(by_name, key=lambda row: not row[field])[:limit]
     return sorted(by_name, key=lambda row: -1 if row[field] is None else row[field], reverse=True)[:limit]

@@ -58,6 +58,7 @@ def test_partitions_and_dispatchers_are_added_up(figures: NodeFigures) -> None:
     (row,) = found["topics"]
     assert row == {
         "name": ORDERS,
+        "schemaType": "",
         "state": "running",
         "partitions": 2,
         "awake": 2,
@@ -144,7 +145,7 @@ def test_the_first_come_first_by_each_column(figures: NodeFigures, sort: str) ->
     values = [row[field] for row in everything]
     if sort == "problem":
         assert all(values[:4]) and not any(values[4:])  # noqa: PT018 - the texts, then none
-    elif field in ("name", "state"):
+    elif field in ("name", "schemaType", "state"):
         assert values == sorted(values)
     else:
         known = [-1 if value is None else value for value in values]
