@@ -1,4 +1,10 @@
-"""Compact a topic of prices, and read the latest of each fruit as a table."""
+"""Compact a topic of prices, and read the latest of each fruit as a table.
+
+    python examples/compacted_topic.py
+
+Works without any preparation: if no Ray runs on this machine, the first `Client()` starts an embedded broker
+in the background, which ends by itself. Stored is in ~/.pulsar-ray, or where PULSAR_RAY_DATA_DIR says.
+"""
 
 from __future__ import annotations
 
