@@ -31,7 +31,7 @@ def latest(client: Client, topic: str) -> dict[str, bytes]:
 
 
 def is_over(admin: Admin, topic: str) -> bool:
-    return admin.topics.compaction_status(topic)["status"] != "RUNNING"
+    return bool(admin.topics.compaction_status(topic)["status"] != "RUNNING")
 
 
 @pytest.mark.parametrize("victim", ["compactor", "partition"])
