@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -12,8 +11,9 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from pulsar_ray.admin.admin import Admin
-from pulsar_ray.gateway.replies import Mapped, Refusal, status_of, text_of
+from pulsar_ray.gateway.replies import Mapped, Refusal, text_of
 from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.model.topic_name import TopicName
 
 T = TypeVar("T")
 CALLS_AT_ONCE = 16
@@ -22,13 +22,13 @@ WAITING_CALLS = 256
 TOPIC = "{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
 NAMESPACE = "{tenant}/{namespace}"
 _LATEST = 2**63 - 1
-_PARTITION = re.compile(r"(.+)-partition-(\d+)\Z")
 
 
 class Calls:
     """Runs calls of an Admin on a few threads.
 
-    It refuses calls with 503 while too many wait."""
+    It refuses calls with 503 while too many wait.
+    """
 
     def __init__(self, admin: Admin) -> None:
         self.admin = admin
@@ -49,9 +49,10 @@ class Calls:
             call = functools.partial(function, *arguments, **named)
             return await asyncio.get_running_loop().run_in_executor(self._threads, call)
         except Exception as error:
-            if any(isinstance(error, one.error) for one in mapped):
-                raise Refusal(status_of(error, mapped), text_of(error)) from error
-            raise
+            status = next((one.status for one in mapped if isinstance(error, one.error)), None)
+            if status is None:
+                raise
+            raise Refusal(status, text_of(error)) from error
         finally:
             self._asked -= 1
 
@@ -69,12 +70,6 @@ def topic_of(request: web.Request) -> str:
 def namespace_of(request: web.Request) -> str:
     """Return the namespace in a path."""
     return f"{request.match_info['tenant']}/{request.match_info['namespace']}"
-
-
-def partition_of(topic: str) -> int:
-    """Return the number in a partition's name, -1 in any other."""
-    found = _PARTITION.match(topic)
-    return int(found[2]) if found else -1
 
 
 def described_id(message_id: MessageId) -> dict[str, int]:
@@ -103,5 +98,5 @@ def given_id(body: Any, topic: str) -> MessageId:
     if (ledger_id, entry_id) == (_LATEST, _LATEST):
         return MessageId.latest
     if partition < 0:
-        partition = partition_of(topic)
+        partition = TopicName.parse(topic).partition_index
     return MessageId(partition, ledger_id, entry_id, batch_index)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 import time
@@ -60,13 +59,6 @@ class GatewayActor:
     async def probe(self) -> int:
         """Return the process id."""
         return os.getpid()
-
-    async def shutdown(self) -> None:
-        """End what is under way, and listen no more."""
-        if self._gateway is not None:
-            gateway, self._gateway = self._gateway, None
-            with contextlib.suppress(asyncio.TimeoutError):
-                await gateway.close()
 
 
 def start_gateway(settings: Settings) -> str:

@@ -41,6 +41,8 @@ class Form:
     fixed: Mapping[str, Any] | None = None
     method: str = "POST"
     topic_method: str = "POST"
+    query: str = ""
+    """A parameter that may hold the value instead of a body."""
 
     def body(self, applied: AppliedPolicy, is_effective: bool, level: str) -> Any:
         """Return what a GET answers: None where this level has not set it."""
@@ -77,6 +79,7 @@ FORMS = (
             "retentionSizeInMB": "retention_size_in_mb",
         },
     ),
+    Form("message_ttl", "messageTTL", "messageTTL", int, query="messageTTL"),
     Form("deduplication", "deduplication", "deduplicationEnabled", bool),
     Form("max_producers", "maxProducersPerTopic", "maxProducers", int),
     Form("max_consumers", "maxConsumersPerTopic", "maxConsumers", int),
@@ -213,7 +216,6 @@ class PolicyRoutes:
             for form in FORMS:
                 self._add_form(router, level, form)
             self._add_quota(router, level)
-            self._add_ttl(router, level)
             for name, what in _NOT_HERE.items():
                 router.add_route("*", f"{level.path}/{name}", nothing_like(what))
         router.add_get(f"/admin/v2/namespaces/{NAMESPACE}", self._all_of_namespace)
@@ -230,7 +232,11 @@ class PolicyRoutes:
             return found(0 if body is None and form.policy == "max_topics_per_namespace" else body)
 
         async def change(request: web.Request) -> web.Response:
-            await self._set(level, request, form.policy, form.values(await body_of(request, form.kind)))
+            if form.query and form.query in request.query:
+                value: Any = number_of(form.query, request.query[form.query])
+            else:
+                value = await body_of(request, form.kind)
+            await self._set(level, request, form.policy, form.values(value))
             return done()
 
         async def remove(request: web.Request) -> web.Response:
@@ -251,29 +257,7 @@ class PolicyRoutes:
     async def _remove(self, level: _Level, request: web.Request, policy: str) -> None:
         await self._call(self._policies[level.name].remove, level.subject(request), policy)
 
-    # --- policies whose requests have a form of their own -----------------------------------------
-
-    def _add_ttl(self, router: web.UrlDispatcher, level: _Level) -> None:
-        async def get(request: web.Request) -> web.Response:
-            applied = await self._get(level, request, "message_ttl")
-            return found(_TTL.body(applied, flag_of(request, "applied"), level.name))
-
-        async def change(request: web.Request) -> web.Response:
-            if "messageTTL" in request.query:
-                seconds = number_of("messageTTL", request.query["messageTTL"])
-            else:
-                seconds = await body_of(request, int)
-            await self._set(level, request, "message_ttl", {"message_ttl": seconds})
-            return done()
-
-        async def remove(request: web.Request) -> web.Response:
-            await self._remove(level, request, "message_ttl")
-            return done()
-
-        path = f"{level.path}/messageTTL"
-        router.add_get(path, get)
-        router.add_post(path, change)
-        router.add_delete(path, remove)
+    # --- a policy whose requests have a form of their own -----------------------------------------
 
     def _add_quota(self, router: web.UrlDispatcher, level: _Level) -> None:
         async def get(request: web.Request) -> web.Response:
@@ -318,7 +302,7 @@ class PolicyRoutes:
             "backlog_quota_map": _quotas(applied["backlog_quota"], False, OF_NAMESPACE),
             "deleted": False,
         }
-        for form in (*FORMS, _TTL):
+        for form in FORMS:
             if (
                 form.of_namespace
                 and (body := form.body(applied[form.policy], False, OF_NAMESPACE)) is not None
@@ -327,7 +311,6 @@ class PolicyRoutes:
         return found(described)
 
 
-_TTL = Form("message_ttl", "messageTTL", "messageTTL", int)
 _IN_POLICIES = {
     "retention": "retention_policies",
     "message_ttl": "message_ttl_in_seconds",

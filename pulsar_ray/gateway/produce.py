@@ -13,8 +13,9 @@ from aiohttp import web
 from pulsar_ray.asyncio.client import Client
 from pulsar_ray.asyncio.producer import Producer
 from pulsar_ray.errors import AlreadyClosed, PulsarException, TopicNotFound
-from pulsar_ray.gateway.calls import TOPIC, Calls, partition_of, topic_of
+from pulsar_ray.gateway.calls import TOPIC, Calls, topic_of
 from pulsar_ray.gateway.replies import Refusal, body_of, found, number_of, text_of
+from pulsar_ray.model.topic_name import TopicName
 
 KEPT_PRODUCERS = 64
 """Producers that are kept open for the next request; those unused for longest go."""
@@ -123,10 +124,9 @@ class ProduceRoutes:
 
     async def _check_there(self, topic: str) -> None:
         """Refuse a topic that does not exist: a request creates none."""
-        name, _, number = topic.rpartition("-partition-")
-        is_partition = partition_of(topic) >= 0
-        count = await self._call(self._topics.get_partitions, name if is_partition else topic)
-        if is_partition and int(number) >= count:
+        name = TopicName.parse(topic)
+        count = await self._call(self._topics.get_partitions, name.partitioned_full)
+        if name.is_partition and name.partition_index >= count:
             raise Refusal(404, f"Topic {topic} not found")
 
 
@@ -136,7 +136,11 @@ async def _publish(
     try:
         message_id = await producer.send(**arguments)
     except PulsarException as error:
-        result = {"errorMsg": text_of(error), "messageId": str(partition_of(topic)), "errorCode": 2}
+        result = {
+            "errorMsg": text_of(error),
+            "messageId": str(TopicName.parse(topic).partition_index),
+            "errorCode": 2,
+        }
         return {**result, "schemaVersion": 0}, error
     text = f"{message_id.ledger_id()}:{message_id.entry_id()}:{message_id.partition()}"
     return {"messageId": text, "errorCode": 0, "schemaVersion": 0}, None

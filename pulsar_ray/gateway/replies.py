@@ -72,11 +72,8 @@ def refused(reason: str, status: int) -> web.Response:
     return web.json_response({"reason": reason}, status=status)
 
 
-def status_of(error: Exception, mapped: tuple[Mapped, ...] = ()) -> int:
+def status_of(error: Exception) -> int:
     """Return the status that stands for an error."""
-    for one in mapped:
-        if isinstance(error, one.error):
-            return one.status
     return next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
 
 

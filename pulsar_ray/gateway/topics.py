@@ -17,7 +17,6 @@ from pulsar_ray.gateway.calls import (
     described_id,
     given_id,
     namespace_of,
-    partition_of,
     topic_of,
 )
 from pulsar_ray.gateway.replies import (
@@ -32,6 +31,7 @@ from pulsar_ray.gateway.replies import (
 )
 from pulsar_ray.gateway.stats_form import topic_stats
 from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.model.topic_name import TopicName
 
 EXISTS = (Mapped(NotAllowedError, 409),)
 IN_USE = (Mapped(NotAllowedError, 412),)
@@ -176,7 +176,8 @@ class TopicRoutes:
         """Return the number of partitions, 0 of a topic without."""
         topic = topic_of(request)
         counts = await self._call(self._topics.partitions, namespace_of(request), include_system_topic=True)
-        is_there = topic in counts or 0 <= partition_of(topic) < counts.get(_parent_of(topic), 0)
+        name = TopicName.parse(topic)
+        is_there = topic in counts or 0 <= name.partition_index < counts.get(name.partitioned_full, 0)
         if not is_there and not flag_of(request, "checkAllowAutoCreation"):
             raise Refusal(404, f"Topic {topic} not found")
         return found({"partitions": counts.get(topic, 0), "deleted": False})
@@ -384,10 +385,6 @@ class TopicRoutes:
     ) -> Any:
         name = request.match_info["subscription"]
         return await self._call(call, topic_of(request), name, *arguments, mapped=mapped)
-
-
-def _parent_of(partition: str) -> str:
-    return partition.rpartition("-partition-")[0]
 
 
 def _is_of(topic: str, domains: set[str]) -> bool:
