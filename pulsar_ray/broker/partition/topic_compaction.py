@@ -198,16 +198,7 @@ class TopicCompaction:
             raise NotAllowedError(
                 f"{order.topic} was truncated while it was compacted: nothing of it is left"
             )
-        record = Compacted(
-            outcome.number,
-            *outcome.horizon,
-            list(outcome.segments),
-            outcome.last,
-            outcome.written_bytes,
-            outcome.removed,
-            began_ms,
-            self._clock.now_ms(),
-        )
+        record = outcome.record(began_ms, self._clock.now_ms())
         await self._writer.durable(self._ledger.changes.take_compacted(record))
         self._changed()
         return outcome

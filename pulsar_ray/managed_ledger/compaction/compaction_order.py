@@ -8,6 +8,7 @@ from typing import NamedTuple
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.managed_ledger.compaction.compacted_form import KeptSegment
 from pulsar_ray.managed_ledger.compaction.stored_blocks import SourceSegment
+from pulsar_ray.managed_ledger.log.manifest.manifest_records import Compacted
 from pulsar_ray.model.message_id import Position
 
 
@@ -45,6 +46,19 @@ class CompactionOutcome(NamedTuple):
     removed: int
     read_bytes: int
     written_bytes: int
+
+    def record(self, began_ms: int, ended_ms: int) -> Compacted:
+        """Return what the partition's manifest is to have of it."""
+        return Compacted(
+            self.number,
+            *self.horizon,
+            self.segments,
+            self.last,
+            self.written_bytes,
+            self.removed,
+            began_ms,
+            ended_ms,
+        )
 
 
 class JobState(NamedTuple):

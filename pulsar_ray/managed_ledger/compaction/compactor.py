@@ -7,6 +7,7 @@ twice, more often where its keys take more memory than they may. Costs are by th
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +25,6 @@ from pulsar_ray.managed_ledger.compaction.compaction_order import CompactionOrde
 from pulsar_ray.managed_ledger.compaction.kept_rows import KeptRows
 from pulsar_ray.managed_ledger.compaction.latest_keys import LatestKeys, with_key
 from pulsar_ray.managed_ledger.compaction.stored_blocks import StoredBlock, stored_blocks
-from pulsar_ray.managed_ledger.log.manifest.manifest_records import Compacted
 
 _ROWS_AT_ONCE = 65_536
 NOTHING_KEPT = (-1, -1, -1, 0)
@@ -99,6 +99,10 @@ class Compactor:
 
         Raises CorruptData for what cannot be read, SegmentGone, OSError; then nothing of it is left.
         """
+        with closing(self._kept):
+            return self._run()
+
+    def _run(self) -> CompactionOutcome:
         while not self._keys.is_done:
             self._find()
         self._kept.add(np.array(self._chunks.open_numbers(), np.int64))
@@ -118,24 +122,21 @@ class Compactor:
             segments = tuple(
                 segment._replace(last_entry_id=self._lasts[segment.ledger_id]) for segment in writer.segments
             )
-            removed, written = self._seen - kept, writer.total_bytes
-            form = Compacted(
-                order.number, *order.horizon, segments, last, written, removed, order.created_ms, 0
+            outcome = CompactionOutcome(
+                order.number,
+                order.horizon,
+                segments,
+                last,
+                kept,
+                self._seen - kept,
+                self._total_bytes,
+                writer.total_bytes,
             )
-            describe_form(Path(order.directory), form, self._disk)
+            describe_form(Path(order.directory), outcome.record(order.created_ms, 0), self._disk)
         except BaseException:
             writer.give_up()
             raise
-        return CompactionOutcome(
-            order.number,
-            order.horizon,
-            segments,
-            last,
-            kept,
-            removed,
-            self._total_bytes,
-            written,
-        )
+        return outcome
 
     # ---- which rows are kept
 

@@ -33,6 +33,10 @@ class _Sorted:
             self._file.seek(0)
             self._read, self._window = 0, np.empty(0, np.int64)
 
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
     def below(self, end: int) -> Numbers:
         """The next numbers below an end."""
         parts: list[Numbers] = []
@@ -64,6 +68,11 @@ class KeptRows:
         """Begin to ask."""
         for each in self._sets:
             each.rewind()
+
+    def close(self) -> None:
+        """Give back the disk's space; nothing is asked for any more."""
+        for each in self._sets:
+            each.close()
 
     def below(self, end: int) -> Numbers:
         """The kept numbers below an end that were not asked for before, in order."""
