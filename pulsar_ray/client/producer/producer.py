@@ -169,12 +169,9 @@ class Producer(LazyHandle):
         wrong arguments, TypeError for content of a type the schema does not take; NotAllowedError in a send
         callback, which it would wait for.
         """
-        if content is None or type(content) is self._sent_as_given:
-            value = content
-        else:
-            if self._fields_of is not None:
-                partition_key, event_timestamp = self._fields_of(content, partition_key, event_timestamp)
-            value = self._schema.encode(content)
+        value = content
+        if content is not None and type(content) is not self._sent_as_given:
+            value, partition_key, event_timestamp = self._written(content, partition_key, event_timestamp)
         given = (
             properties,
             partition_key,
@@ -222,12 +219,9 @@ class Producer(LazyHandle):
         A full queue (`max_pending_messages`) waits with `block_if_queue_full`, otherwise the callback gets
         ProducerQueueIsFull. Raises what `send` raises for wrong arguments.
         """
-        if content is None or type(content) is self._sent_as_given:
-            value = content
-        else:
-            if self._fields_of is not None:
-                partition_key, event_timestamp = self._fields_of(content, partition_key, event_timestamp)
-            value = self._schema.encode(content)
+        value = content
+        if content is not None and type(content) is not self._sent_as_given:
+            value, partition_key, event_timestamp = self._written(content, partition_key, event_timestamp)
         given = (
             properties,
             partition_key,
@@ -252,6 +246,14 @@ class Producer(LazyHandle):
                 partition.queue.enqueue(value, callback, fields)
         except (ProducerQueueIsFull, AlreadyClosed, ProducerFenced, WrongNode) as error:
             fail_callbacks([callback], error)
+
+    def _written(
+        self, content: Any, key: str | None, event_timestamp: int | None
+    ) -> tuple[bytes, str | None, int | None]:
+        """Encode a value; key and event time may come from it."""
+        if self._fields_of is not None:
+            key, event_timestamp = self._fields_of(content, key, event_timestamp)
+        return self._schema.encode(content), key, event_timestamp
 
     def _choose(
         self,

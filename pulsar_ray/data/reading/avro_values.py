@@ -12,7 +12,7 @@ import pyarrow as pa
 from pulsar_ray.data.reading.rows import StoredRows, ipc_stream, message_batches
 from pulsar_ray.errors import InvalidConfiguration
 
-_PRIMITIVES = {
+PRIMITIVES = {
     "boolean": pa.bool_(),
     "int": pa.int32(),
     "long": pa.int64(),
@@ -22,12 +22,12 @@ _PRIMITIVES = {
     "string": pa.utf8(),
 }
 _MICROSECONDS = pa.timestamp("us", tz="UTC")
-_LOGICAL = {
+LOGICAL = {
     ("int", "date"): pa.date32(),
     ("long", "timestamp-millis"): _MICROSECONDS,
     ("long", "timestamp-micros"): _MICROSECONDS,
 }
-_MAX_DIGITS = 38
+MAX_DIGITS = 38
 _NO_STRUCT = (pa.ArrowException, ValueError, TypeError, OverflowError)
 
 
@@ -96,7 +96,7 @@ class _Types:
 
     def arrow_type(self, schema: Any, namespace: str = "") -> pa.DataType:
         if isinstance(schema, str):
-            return _PRIMITIVES[schema] if schema in _PRIMITIVES else self._known(schema, namespace)
+            return PRIMITIVES[schema] if schema in PRIMITIVES else self._known(schema, namespace)
         if isinstance(schema, list):
             return self._of_union(schema, namespace)
         if not isinstance(schema["type"], str):
@@ -109,8 +109,8 @@ class _Types:
             "array": lambda: pa.list_(self.arrow_type(schema["items"], namespace)),
             "map": lambda: pa.map_(pa.utf8(), self.arrow_type(schema["values"], namespace)),
         }
-        if (kind, logical) in _LOGICAL:
-            return _LOGICAL[kind, logical]
+        if (kind, logical) in LOGICAL:
+            return LOGICAL[kind, logical]
         if logical == "decimal" and kind in ("bytes", "fixed"):
             return self._decimal(schema)
         if kind in makers:
@@ -152,9 +152,9 @@ class _Types:
     @staticmethod
     def _decimal(schema: Any) -> pa.DataType:
         digits = schema["precision"]
-        if digits > _MAX_DIGITS:
+        if digits > MAX_DIGITS:
             raise InvalidConfiguration(
-                f"avro_schema: a decimal of {digits} digits; a column has at most {_MAX_DIGITS}"
+                f"avro_schema: a decimal of {digits} digits; a column has at most {MAX_DIGITS}"
             )
         return pa.decimal128(digits, schema.get("scale", 0))
 
@@ -176,7 +176,7 @@ def _without_other_logic(schema: Any) -> Any:
         key: _without_other_logic(each) for key, each in schema.items() if key not in ("default", "doc")
     }
     logical = copied.get("logicalType")
-    if isinstance(logical, str) and logical != "decimal" and (copied.get("type"), logical) not in _LOGICAL:
+    if isinstance(logical, str) and logical != "decimal" and (copied.get("type"), logical) not in LOGICAL:
         del copied["logicalType"]
     return copied
 

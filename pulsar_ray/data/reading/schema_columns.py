@@ -15,24 +15,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_STORED = {
-    "null": pa.null(),
-    "boolean": pa.bool_(),
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "bytes": pa.binary(),
-    "string": pa.utf8(),
-    "enum": pa.utf8(),
-    "fixed": pa.binary(),
-}
-_MICROSECONDS = pa.timestamp("us", tz="UTC")
-_LOGICAL = {
-    ("int", "date"): pa.date32(),
-    ("long", "timestamp-millis"): _MICROSECONDS,
-    ("long", "timestamp-micros"): _MICROSECONDS,
-}
+from pulsar_ray.data.reading.avro_values import LOGICAL, MAX_DIGITS, PRIMITIVES
+
+_STORED = {**PRIMITIVES, "null": pa.null(), "enum": pa.utf8(), "fixed": pa.binary()}
 _GROWS = {
     "int": ("long", "float", "double"),
     "long": ("float", "double"),
@@ -40,7 +25,6 @@ _GROWS = {
     "string": ("bytes",),
     "bytes": ("string",),
 }
-_MAX_DIGITS = 38
 _MAX_DEPTH = 64
 _NOTHING: Any = object()
 
@@ -75,7 +59,7 @@ class Node:
         if self.kind == "null":
             # Spark and parquet have no columns of nothing.
             return pa.utf8()
-        return _LOGICAL.get((self.kind, self.logical or ""), self.stored)
+        return LOGICAL.get((self.kind, self.logical or ""), self.stored)
 
     @property
     def stored(self) -> pa.DataType:
@@ -167,10 +151,10 @@ class _Parsing:
         logical = schema.get("logicalType")
         if logical == "decimal" and node.kind in ("bytes", "fixed"):
             precision, scale = int(schema["precision"]), int(schema.get("scale", 0))
-            if not 0 < precision <= _MAX_DIGITS:
-                return Node("none", reason=f"a decimal of {precision} digits; columns have {_MAX_DIGITS}")
+            if not 0 < precision <= MAX_DIGITS:
+                return Node("none", reason=f"a decimal of {precision} digits; columns have {MAX_DIGITS}")
             return replace(node, logical="decimal", precision=precision, scale=scale)
-        return replace(node, logical=logical) if (node.kind, logical) in _LOGICAL else node
+        return replace(node, logical=logical) if (node.kind, logical) in LOGICAL else node
 
 
 def _full_name(name: str, namespace: str) -> tuple[str, str]:

@@ -8,6 +8,7 @@ import json
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -358,8 +359,6 @@ def _json_plain(node: Node, value: Any, path: str, *, is_java: bool) -> Any:
     ):
         raise ValueError(f"{path} is {value!r:.60}, and no {node.kind}")
     if node.logical == "decimal":
-        from decimal import Decimal  # noqa: PLC0415
-
         return Decimal(str(value))
     return value
 

@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pyarrow as pa
+
 from pulsar_ray.clock import Clock
 from pulsar_ray.data.planning.plan import Bound
 from pulsar_ray.data.reading.topic_versions import TypedTopics
@@ -17,7 +19,6 @@ from pulsar_ray.model.topic_schema import TopicSchema
 from pulsar_ray_spark.errors import LandingMismatch
 from pulsar_ray_spark.landing.file_writing import FileJob, WrittenFile
 from pulsar_ray_spark.landing.folder import Folder
-from pulsar_ray_spark.landing.grown_columns import check_grown
 from pulsar_ray_spark.landing.landing_round import (
     LandingIdentity,
     LandingRound,
@@ -161,7 +162,7 @@ class RoundRunner:
         before = None if described is None else json.loads(described).get("typed")
         if before is not None:
             landed = TypedTopics(before["topic"], TopicSchema.of(before), {})
-            check_grown(landed.type, target.type, self._identity.name)
+            _check_grown(landed.type, target.type, self._identity.name)
         self._target = target
         return {"topic": target.topic, **target.target.fields()}
 
@@ -212,4 +213,26 @@ class RoundRunner:
             self._clock.monotonic_ms() - began_ms,
             self._clock.now_ms(),
             landing_round.positions,
+        )
+
+
+def _check_grown(landed: pa.DataType, wanted: pa.DataType, name: str, path: str = "value") -> None:
+    """Raise LandingMismatch for columns that files with the landed ones cannot be read with.
+
+    Columns that are new are null in older files, in structs too; those that are gone are in older files only.
+    """
+    if pa.types.is_struct(landed) and pa.types.is_struct(wanted):
+        known = {field.name: field.type for field in landed}
+        for field in wanted:
+            if field.name in known:
+                _check_grown(known[field.name], field.type, name, f"{path}.{field.name}")
+    elif pa.types.is_list(landed) and pa.types.is_list(wanted):
+        _check_grown(landed.value_type, wanted.value_type, name, f"{path}[]")
+    elif pa.types.is_map(landed) and pa.types.is_map(wanted):
+        _check_grown(landed.item_type, wanted.item_type, name, f"{path}[]")
+    elif landed != wanted:
+        raise LandingMismatch(
+            f"landing {name!r} has files in which {path} is {landed}, and the topic's newest schema has "
+            f"{wanted}: parquet files of both cannot be read together; land under another name and path, "
+            "from where this one ended, or go on after the schema has the former type again"
         )
