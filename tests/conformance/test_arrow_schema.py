@@ -269,9 +269,10 @@ def test_rows_go_by_their_keys(broker: Broker, client: Client, batching_type: Ba
         producer.send_async(order(number), None)
     producer.flush()
     by_key: dict[str, list[int]] = {}
+    by_consumer: dict[tuple[str, int], list[int]] = {}
 
     def take() -> bool:
-        for consumer in (first, second):
+        for index, consumer in enumerate((first, second)):
             try:
                 table = consumer.receive_arrow(timeout_millis=50)
             except Timeout:
@@ -280,11 +281,18 @@ def test_rows_go_by_their_keys(broker: Broker, client: Client, batching_type: Ba
             for number, key, customer in zip(*rows, strict=True):
                 assert key == customer
                 by_key.setdefault(key, []).append(number)
+                by_consumer.setdefault((key, index), []).append(number)
             consumer.acknowledge_arrow(table)
         return sum(map(len, by_key.values())) >= 60
 
     wait_until(take, what="all rows")
-    assert by_key == {f"c{rest}": list(range(rest, 60, 3)) for rest in range(3)}
+    every = {f"c{rest}": list(range(rest, 60, 3)) for rest in range(3)}
+    if batching_type is BatchingType.KeyBased:
+        assert by_key == every
+    else:
+        # A batch of several keys goes where its first one belongs: each consumer has order, and no key has.
+        assert {key: sorted(found) for key, found in by_key.items()} == every
+        assert all(found == sorted(found) for found in by_consumer.values())
 
 
 def test_copies_and_letters_keep_rows_readable(broker: Broker, client: Client) -> None:

@@ -145,7 +145,7 @@ class SendState:
         self.carrier: Connection | None = None
         """The carrier on which the producer was opened last, until that is lost."""
         self.closed_at_s = 0.0
-        """When the last carrier was lost, by the monotonic clock."""
+        """When the last carrier was lost or the partition answered first, by the monotonic clock."""
         self._absent_since_opening: WrongNode | None = None
         """Why the partition could not be opened, until it is."""
         self.limits = PartitionLimits(options)
@@ -211,6 +211,8 @@ class SendState:
                 stored_id,
             )
         self._absent_since_opening = None
+        # The carrier of the answer may be lost already, and nobody is told.
+        self.closed_at_s = self._monotonic_s()
         self._leave_for(CLOSED)
 
     def _leave_for(self, phase: Phase) -> None:

@@ -383,6 +383,15 @@ def test_before_the_partition_answers_nothing_is_taken() -> None:
     assert it.send("a") == WRITE
 
 
+def test_keyless_messages_come_to_one_that_has_answered_though_the_answers_carrier_is_lost() -> None:
+    it = Sending(is_open=False)
+    it.clock.advance(int((PATIENCE_S + 1) * 1000))
+    it.state.begun(opened("maker"))
+    assert it.state.takes_keyless
+    it.clock.advance(int((PATIENCE_S + 1) * 1000))
+    assert not it.state.takes_keyless
+
+
 def test_a_partition_that_is_known_to_be_away_refuses_while_it_is_not_open() -> None:
     it = Sending()
     it.partition.absence = WrongNode("a late word")
