@@ -23,6 +23,7 @@ GROUPS = {
     "consume": "receiving.consume",
     "arrow": "sending.arrow",
     "schemas": "sending.schemas",
+    "compaction": "running.compaction",
     "chunks": "sending.chunks",
     "concurrency": "sending.concurrency",
     "fan_out": "receiving.fan_out",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+from pulsar_ray.broker.serving.owner_loop import take_low_priority
 from pulsar_ray.errors import BrokerPersistenceError, PulsarException, ServiceUnitNotReady
 from pulsar_ray.managed_ledger.compaction.compaction_order import CompactionOrder, JobState
 from pulsar_ray.managed_ledger.compaction.compactor import Compactor
@@ -44,6 +45,9 @@ class CompactionJob:
         self._has_ended = True
 
     def _run(self, order: CompactionOrder) -> None:
+        # Whoever publishes or reads meanwhile comes first.
+        take_low_priority(threading.current_thread())
+
         def watch(share: float) -> None:
             if self._has_ended:
                 raise _Ended

@@ -38,6 +38,7 @@ _END_PATIENCE_S = 5.0
 _RAYLET_PID = "RAY_RAYLET_PID"
 """Ray tells its workers by this variable."""
 _EXIT_CODE = 72
+_LOW_PRIORITY = 10
 
 
 class OwnerLoop:
@@ -203,6 +204,12 @@ def take_normal_priority(thread: threading.Thread) -> None:
     """
     with contextlib.suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, thread.native_id or 0, 0)
+
+
+def take_low_priority(thread: threading.Thread) -> None:
+    """Give a thread niceness 10: it computes with what others leave."""
+    with contextlib.suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, thread.native_id or 0, _LOW_PRIORITY)
 
 
 def _exit_process(_error: BaseException) -> None:

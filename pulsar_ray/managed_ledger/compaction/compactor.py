@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pulsar_ray.errors import InvalidMessage, UnsupportedFormatVersion
 from pulsar_ray.format.block import CHUNK, ENCRYPTED, parse_block_header
@@ -23,7 +22,7 @@ from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk
 from pulsar_ray.managed_ledger.compaction.compacted_form import FormWriter, describe_form
 from pulsar_ray.managed_ledger.compaction.compaction_order import CompactionOrder, CompactionOutcome
 from pulsar_ray.managed_ledger.compaction.kept_rows import KeptRows
-from pulsar_ray.managed_ledger.compaction.latest_keys import LatestKeys, with_key
+from pulsar_ray.managed_ledger.compaction.latest_keys import LatestKeys, lengths_of, with_key
 from pulsar_ray.managed_ledger.compaction.stored_blocks import StoredBlock, stored_blocks
 
 _ROWS_AT_ONCE = 65_536
@@ -36,8 +35,8 @@ class _Rows(NamedTuple):
     keys: pa.Array
     is_empty: npt.NDArray[np.bool_]
     """Whether a message removes its key."""
-    is_there: npt.NDArray[np.bool_]
-    """Whether no compaction before has removed it."""
+    is_there: npt.NDArray[np.bool_] | None
+    """Whether no compaction before has removed it; None if none has removed any."""
 
 
 class _Chunks:
@@ -164,7 +163,8 @@ class Compactor:
                         self._seen += block.header.message_count
                     continue
                 if is_first:
-                    self._seen += int(np.count_nonzero(rows.is_there))
+                    gone = 0 if rows.is_there is None else np.count_nonzero(~rows.is_there)
+                    self._seen += len(rows.keys) - int(gone)
                     if self._order.retains_null_key and len(keyless := _keyless(block, rows)):
                         null_keys.append(keyless)
                 gathered.add(block, rows)
@@ -244,14 +244,9 @@ class _Gathered:
 
     def add(self, block: StoredBlock, rows: _Rows) -> None:
         marks = np.arange(block.number, block.number + len(rows.keys)) * 2 + rows.is_empty
-        is_keyed = with_key(rows.keys).to_numpy(zero_copy_only=False) & rows.is_there
-        if not is_keyed.all():
-            marks = marks[is_keyed]
-            keys = rows.keys.filter(pa.array(is_keyed))
-        else:
-            keys = rows.keys
-        if not len(keys):
-            return
+        keys = rows.keys
+        if rows.is_there is not None:
+            marks, keys = marks[rows.is_there], keys.filter(pa.array(rows.is_there))
         self._columns.append(keys)
         self._marks.append(marks)
         self._rows += len(keys)
@@ -259,9 +254,15 @@ class _Gathered:
             self.flush()
 
     def flush(self) -> None:
-        if self._columns:
-            self._keys.add(pa.concat_arrays(self._columns), np.concatenate(self._marks))
-            self._columns, self._marks, self._rows = [], [], 0
+        if not self._columns:
+            return
+        keys, marks = pa.concat_arrays(self._columns), np.concatenate(self._marks)
+        self._columns, self._marks, self._rows = [], [], 0
+        is_keyed = with_key(keys)
+        if not is_keyed.all():
+            keys, marks = keys.filter(pa.array(is_keyed)), marks[is_keyed]
+        if len(keys):
+            self._keys.add(keys, marks)
 
 
 def _rows_of(block: StoredBlock) -> _Rows | None:
@@ -273,12 +274,14 @@ def _rows_of(block: StoredBlock) -> _Rows | None:
     if count == 1 and not header.columns:
         key = header.metadata().key
         is_empty = np.array([not header.uncompressed_length])
-        return _Rows(pa.array([key], pa.utf8()), is_empty, np.ones(1, np.bool_))
+        return _Rows(pa.array([key], pa.utf8()), is_empty, None)
     try:
         decoded = decode_block(block.data)
     except (InvalidMessage, UnsupportedFormatVersion):
         return None
-    return _Rows(_keys_of(decoded), _empty_of(decoded), rows_there(decoded.metadata.removed_rows, count))
+    removed_rows = decoded.metadata.removed_rows
+    is_there = None if removed_rows is None else rows_there(removed_rows, count)
+    return _Rows(_keys_of(decoded), _empty_of(decoded), is_there)
 
 
 def _keys_of(decoded: DecodedBlock) -> pa.Array:
@@ -290,10 +293,7 @@ def _empty_of(decoded: DecodedBlock) -> npt.NDArray[np.bool_]:
     if decoded.is_columnar:
         nulls: npt.NDArray[np.bool_] = decoded.rows().is_null().to_numpy(zero_copy_only=False)
         return nulls
-    values = decoded.column("value")
-    lengths: Any = pc.fill_null(pc.binary_length(values), 0)
-    empty: npt.NDArray[np.bool_] = lengths.to_numpy(zero_copy_only=False) == 0
-    return empty
+    return lengths_of(decoded.column("value")) == 0
 
 
 def rows_there(removed_rows: bytes | None, count: int) -> npt.NDArray[np.bool_]:
@@ -306,6 +306,8 @@ def rows_there(removed_rows: bytes | None, count: int) -> npt.NDArray[np.bool_]:
 
 
 def _keyless(block: StoredBlock, rows: _Rows) -> npt.NDArray[np.int64]:
-    is_keyless = ~with_key(rows.keys).to_numpy(zero_copy_only=False) & rows.is_there
+    is_keyless = ~with_key(rows.keys)
+    if rows.is_there is not None:
+        is_keyless &= rows.is_there
     found: npt.NDArray[np.int64] = np.flatnonzero(is_keyless) + block.number
     return found

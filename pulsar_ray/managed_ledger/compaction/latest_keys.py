@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,8 @@ Marks = npt.NDArray[np.int64]
 """Twice the number of each row in the log, plus one for a tombstone."""
 
 _ALL_HASHES = 1 << 64
-_LEAST_MERGED_ROWS = 65_536
+_LEAST_MERGED_ROWS = 1 << 18
+_MOST_WAITING = 65_536
 _HASHED_AT_ONCE = 16_384
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _FACTORS = np.random.default_rng(128).integers(0, 1 << 63, 256, np.uint64) << np.uint64(1) | np.uint64(1)
@@ -62,7 +63,7 @@ class LatestKeys:
         if (
             self._waiting_rows >= max(_LEAST_MERGED_ROWS, known)
             or self._waiting_bytes > self._max_bytes
-            or len(self._waiting) >= _LEAST_MERGED_ROWS
+            or len(self._waiting) >= _MOST_WAITING
         ):
             self._merge()
 
@@ -123,7 +124,17 @@ def _hashed(keys: pa.Array) -> npt.NDArray[np.uint64]:
     return mixed
 
 
-def with_key(keys: pa.Array) -> pa.Array:
+def lengths_of(column: pa.Array) -> npt.NDArray[np.int32]:
+    """How many bytes each text or binary value has; a null has none."""
+    if column.null_count:
+        lengths: Any = pc.fill_null(pc.binary_length(column), 0)
+        return cast("npt.NDArray[np.int32]", lengths.to_numpy(zero_copy_only=False))
+    if not len(column):
+        return np.empty(0, np.int32)
+    offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
+    return np.diff(offsets)
+
+
+def with_key(keys: pa.Array) -> npt.NDArray[np.bool_]:
     """Whether each row has a key that counts: an empty one does not."""
-    lengths: Any = pc.binary_length(keys)
-    return pc.greater(pc.fill_null(lengths, 0), 0)
+    return lengths_of(keys) > 0
