@@ -146,7 +146,7 @@ class ClassField(Field):
             raise TypeError(f"Two classes are called {kind.__name__}, and one schema has both: rename one")
         self._kind = kind
         hints = typing.get_type_hints(kind, include_extras=True)
-        self._attributes = [
+        self.attributes = [
             _attribute(kind, name, keyword, hints[name], default, known)
             for name, keyword, default in declared_fields(kind)
         ]
@@ -161,7 +161,7 @@ class ClassField(Field):
         if self.type() in defined_names:
             return self.type()
         defined_names.add(self.type())
-        entries = [_entry(attribute, defined_names) for attribute in self._attributes]
+        entries = [_entry(attribute, defined_names) for attribute in self.attributes]
         return {"type": "record", "name": self.type(), "fields": entries}
 
     def _take(self, name: str, value: Any, reading: Reading) -> Any:
@@ -171,7 +171,7 @@ class ClassField(Field):
 
     def _made(self, values: Mapping[str, Any], path: str, reading: Reading) -> Any:
         given = {}
-        for attribute in self._attributes:
+        for attribute in self.attributes:
             name = f"{path}.{attribute.name}" if path else attribute.name
             if attribute.name in values:
                 value = values[attribute.name]
@@ -185,7 +185,7 @@ class ClassField(Field):
 
     def _write(self, name: str, value: Any, writing: Writing) -> Any:
         written: dict[str, Any] = {}
-        for attribute in self._attributes:
+        for attribute in self.attributes:
             path = f"{name}.{attribute.name}" if name else attribute.name
             held = getattr(value, attribute.name)
             if held is None and attribute.is_optional:
@@ -200,18 +200,18 @@ class ClassCodec:
     """The codec of a dataclass or a pydantic model."""
 
     def __init__(self, kind: type) -> None:
-        self._field = ClassField(kind, {})
+        self.field = ClassField(kind, {})
 
     def definition(self) -> Any:
-        return self._field._definition(set())
+        return self.field._definition(set())
 
     def write(self, obj: Any, writing: Writing) -> Any:
-        return self._field._write("", obj, writing)
+        return self.field._write("", obj, writing)
 
     def read(self, plain: Any, reading: Reading) -> Any:
         if not isinstance(plain, dict):
-            raise TypeError(f"A {self._field.type()} is an object in JSON, not {type(plain).__name__}")
-        return self._field._take("", plain, reading)
+            raise TypeError(f"A {self.field.type()} is an object in JSON, not {type(plain).__name__}")
+        return self.field._take("", plain, reading)
 
 
 def declared_fields(kind: type) -> list[tuple[str, str, Any]]:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final
 
 from pulsar_ray.schema.forms import CONSTRUCTED, WRITES_AVRO, Reading, Writing, as_default
 
-_MAX_FLOAT: Final = 3.4028235677973366e38
+MAX_FLOAT: Final = 3.4028235677973366e38
 _UNSET: Final[Any] = object()
 _FLAGS: Final = ("_required_default", "_default", "_required")
 
@@ -179,7 +179,7 @@ class Float(_Real):
         return "float"
 
     def _check_size(self, name: str, number: float) -> None:
-        if math.isfinite(number) and abs(number) >= _MAX_FLOAT:
+        if math.isfinite(number) and abs(number) >= MAX_FLOAT:
             raise ValueError(f"Value {number} of field '{name}' is too large (float); use Double()")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Callable
@@ -10,13 +11,16 @@ from typing import Any
 from pulsar_ray.client.options.schema import BytesSchema, Schema, SchemaInfo, StringSchema
 from pulsar_ray.model.enums import SchemaType
 from pulsar_ray.model.topic_schema import JAVA_PROPERTIES, TopicSchema
+from pulsar_ray.schema.class_fields import ClassCodec
 from pulsar_ray.schema.codecs import codec_of
 from pulsar_ray.schema.forms import (
     JAVA_JSON,
     PYTHON_JSON,
     WRITES_JAVA_JSON,
     WRITES_PYTHON_JSON,
+    Reading,
 )
+from pulsar_ray.schema.quick_json import NotPlain, QuickReader, QuickText
 
 __all__ = ["BytesSchema", "JsonSchema", "Schema", "SchemaInfo", "StringSchema", "remove_reserved_key"]
 
@@ -39,6 +43,11 @@ class JsonSchema(Schema):
         self._reading = JAVA_JSON if java else PYTHON_JSON
         self._writing = WRITES_JAVA_JSON if java else WRITES_PYTHON_JSON
         self._is_java = java
+        self._quick: QuickText | None = None
+        self._readers: dict[Reading, QuickReader] = {}
+        if isinstance(self._codec, ClassCodec):
+            self._quick = QuickText(self._codec, self._writing)
+            self._readers = {form: QuickReader(self._codec, form) for form in (PYTHON_JSON, JAVA_JSON)}
         text = json.dumps(self._codec.definition(), indent=1)
         super().__init__(record_cls, SchemaType.JSON, text, "JSON")
 
@@ -51,10 +60,15 @@ class JsonSchema(Schema):
             return self.decode
         self._check_type_of(writer)
         codec, reading = self._codec, JAVA_JSON if writer.is_java else PYTHON_JSON
+        if (reader := self._readers.get(reading)) is not None:
+            return reader.read
         return lambda data: codec.read(json.loads(data), reading)
 
     def encode(self, obj: Any) -> bytes:
         self._validate_object_type(obj)
+        if self._quick is not None:
+            with contextlib.suppress(NotPlain):
+                return self._quick.text(obj).encode()
         plain = self._codec.write(obj, self._writing)
         try:
             return json.dumps(plain, indent=1, allow_nan=False).encode()
@@ -65,6 +79,8 @@ class JsonSchema(Schema):
             ) from None
 
     def decode(self, data: bytes) -> Any:
+        if (reader := self._readers.get(self._reading)) is not None:
+            return reader.read(data)
         return self._codec.read(json.loads(data), self._reading)
 
 

@@ -45,7 +45,7 @@ class CompactionJob:
         self._has_ended = True
 
     def _run(self, order: CompactionOrder) -> None:
-        # Whoever publishes or reads meanwhile comes first.
+        # Publishing and reading come first.
         take_low_priority(threading.current_thread())
 
         def watch(share: float) -> None:
