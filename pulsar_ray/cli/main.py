@@ -56,6 +56,7 @@ _COMMANDS = {
         "Create, list and delete namespaces, and set policies for their topics.",
     ),
     "tenants": ("administration.tenants", "Create, list and delete tenants, which namespaces belong to."),
+    "tokens": ("administration.tokens", "Make keys and tokens for HTTP, and look at tokens."),
     "schemas": ("administration.schemas", "Show, test, upload and delete the schemas of topics."),
     "brokers": ("administration.brokers", "List the nodes that store, and check that they work."),
     "nodes": ("administration.brokers", "List every node that was ever in, with its store and disk."),

@@ -33,6 +33,7 @@ LAYERS = (
         "setting_fields",
     ),
     ("model",),
+    ("security",),
     ("format",),
     ("ledger",),
     ("managed_ledger",),

@@ -16,7 +16,12 @@ ROOT = Path(__file__).resolve().parents[2]
 VERSIONS = ROOT / "tests" / "versions"
 _toml: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 PROJECT: dict[str, Any] = _toml.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS = {"lowest": [], "lowest-spark": ["spark"], "highest": [], "highest-spark": ["spark"]}
+EXTRAS = {
+    "lowest": ["security"],
+    "lowest-spark": ["security", "spark"],
+    "highest": ["security"],
+    "highest-spark": ["security", "spark"],
+}
 
 
 def requirements(name: str) -> list[Requirement]:

@@ -1,0 +1,1 @@
+"""Says who somebody is and what a role may do, without any connection or Ray."""
