@@ -300,8 +300,22 @@ def internal_stats(partition: Mapping[str, Any], cursors: Mapping[str, Mapping[s
             {"ledgerId": ledger_id, "entries": held, "size": held_bytes}
             for ledger_id, held, held_bytes in ledgers
         ],
+        "compactedLedger": _compacted(partition.get("compaction")),
         "cursors": described,
         "corruptions": partition["corruptions"],
+    }
+
+
+def _compacted(compaction: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The compacted form, beside the ledgers; None without one."""
+    if not compaction or not compaction["number"]:
+        return None
+    return {
+        "number": compaction["number"],
+        "entries": compaction["compactedEntries"],
+        "size": compaction["compactedSize"],
+        "ledgers": compaction["ledgers"],
+        "horizon": _text(compaction["compactionHorizon"]),
     }
 
 

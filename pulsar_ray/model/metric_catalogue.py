@@ -96,6 +96,19 @@ REFUSED_PUBLISHES = _counter(
 )
 STORAGE_BYTES = _gauge("storage_bytes", _TOPIC, "Bytes of the topic's ledgers on the disk.")
 PRODUCERS = _gauge("producers", _TOPIC, "Producers that are connected, once for each partition.")
+COMPACTIONS = _counter("compactions", _TOPIC, "Compactions of a partition that have succeeded.")
+FAILED_COMPACTIONS = _counter(
+    "failed_compactions", _TOPIC, "Compactions of a partition that ended with an error."
+)
+COMPACTION_SECONDS = _counter("compaction_seconds", _TOPIC, "Time that the successful ones took.")
+COMPACTION_READ_BYTES = _counter("compaction_read_bytes", _TOPIC, "Bytes of what they compacted.")
+COMPACTION_WRITTEN_BYTES = _counter("compaction_written_bytes", _TOPIC, "Bytes of what they kept.")
+COMPACTING_PARTITIONS = _gauge(
+    "compacting_partitions", _TOPIC, "Partitions that are being compacted, of topics that ever were."
+)
+COMPACTED_BYTES = _gauge(
+    "compacted_bytes", _TOPIC, "Bytes of the compacted form, beside the topic's ledgers."
+)
 
 MESSAGES_OUT = _counter("messages_out", _SUBSCRIPTION, "Messages sent to consumers, repeats included.")
 BYTES_OUT = _counter("bytes_out", _SUBSCRIPTION, "Bytes of these messages, as stored.")
@@ -185,6 +198,8 @@ CLIENT_REDELIVERED_MESSAGES = _counter(
 
 BROKER_METRICS = (
     MESSAGES_IN, BYTES_IN, PUBLISH_LATENCY, REFUSED_PUBLISHES, STORAGE_BYTES, PRODUCERS,
+    COMPACTIONS, FAILED_COMPACTIONS, COMPACTION_SECONDS, COMPACTION_READ_BYTES, COMPACTION_WRITTEN_BYTES,
+    COMPACTING_PARTITIONS, COMPACTED_BYTES,
     MESSAGES_OUT, BYTES_OUT, END_TO_END_LATENCY, BACKLOG_MESSAGES, BACKLOG_BYTES, BACKLOG_AGE_SECONDS,
     UNACKED_MESSAGES, DELAYED_MESSAGES, ACK_HOLES, BLOCKED_HASHES, REDELIVERED_MESSAGES,
     DEAD_LETTERED_MESSAGES, CRASHED_CONSUMERS, DROPPED_MESSAGES, CONSUMERS, BLOCKED_CONSUMERS,

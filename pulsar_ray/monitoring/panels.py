@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pulsar_ray.model.metric_catalogue import (
     ACK_HOLES,
@@ -19,6 +19,12 @@ from pulsar_ray.model.metric_catalogue import (
     CLIENT_REDELIVERED_MESSAGES,
     CLIENT_SEND_LATENCY,
     COMMIT_BLOCKS,
+    COMPACTED_BYTES,
+    COMPACTING_PARTITIONS,
+    COMPACTION_READ_BYTES,
+    COMPACTION_SECONDS,
+    COMPACTION_WRITTEN_BYTES,
+    COMPACTIONS,
     CONSUMERS,
     CRASHED_CONSUMERS,
     DEAD_LETTERED_MESSAGES,
@@ -27,6 +33,7 @@ from pulsar_ray.model.metric_catalogue import (
     DISK_TOTAL_BYTES,
     DROPPED_MESSAGES,
     END_TO_END_LATENCY,
+    FAILED_COMPACTIONS,
     FSYNC_SECONDS,
     MESSAGES_IN,
     MESSAGES_OUT,
@@ -111,6 +118,11 @@ def _rate(metric: Metric, labels: str = "") -> Query:
     """A counter's increase a second."""
     assert metric.kind is Kind.COUNTER
     return Query(f"sum{_by(labels)} (rate({_chosen(metric)}[$__rate_interval]))", _legend(labels))
+
+
+def _in_an_hour(metric: Metric, what: str) -> Query:
+    """A counter's increase in the last hour, by topic."""
+    return Query(f"sum by (topic) (increase({_chosen(metric)}[1h]))", f"{{{{topic}}}} {what}")
 
 
 def _quantile(part: float, metric: Metric, labels: str = "") -> Query:
@@ -255,6 +267,38 @@ ROWS = (
                 "ledgers that are needed in part.",
                 "bytes",
                 (_now(STORAGE_BYTES, TOPIC),),
+            ),
+            Panel(
+                "Compacted forms",
+                "Bytes of a topic's compacted form: the latest message of each key.",
+                "bytes",
+                (_now(COMPACTED_BYTES, TOPIC),),
+            ),
+            Panel(
+                "Compacted each second",
+                "Bytes that compactions have read, and bytes that they kept, counted as they end.",
+                "Bps",
+                tuple(
+                    replace(_rate(metric, TOPIC), legend=f"{{{{topic}}}} {what}")
+                    for metric, what in ((COMPACTION_READ_BYTES, "read"), (COMPACTION_WRITTEN_BYTES, "kept"))
+                ),
+            ),
+            Panel(
+                "Compactions",
+                "Partitions that are being compacted, and compactions of the last hour. Of those that failed "
+                "`pulsar-ray topics compaction-status` says why.",
+                "short",
+                (
+                    replace(_now(COMPACTING_PARTITIONS, TOPIC), legend="{{topic}} now"),
+                    _in_an_hour(COMPACTIONS, "succeeded"),
+                    _in_an_hour(FAILED_COMPACTIONS, "failed"),
+                ),
+            ),
+            Panel(
+                "Time of compactions",
+                "How long the successful compactions of the last hour took in all.",
+                "s",
+                (_in_an_hour(COMPACTION_SECONDS, "in an hour"),),
             ),
         ),
     ),

@@ -23,7 +23,10 @@ NEED_RUNNING_ACTORS: dict[str, tuple[str, ...]] = {
         "test_what_was_compacted_may_be_trimmed",
         "test_a_killed_compactor_leaves_the_view_and_a_next_run_works",
     ),
-    "test_metric_figures": ("test_readers_are_one_subscription_whose_counts_stay",),
+    "test_metric_figures": (
+        "test_readers_are_one_subscription_whose_counts_stay",
+        "test_compactions_are_counted_with_their_bytes",
+    ),
     "test_non_persistent": ("test_nothing_is_kept_for_later",),
     # Sessions are ended in a dispatcher that runs on, or it is killed.
     "test_batches_in_part": (

@@ -91,6 +91,24 @@ def test_reports_say_what_stats_say(broker: Broker, client: Client) -> None:
     assert sum(latency[:-1]) == 30
 
 
+def test_compactions_are_counted_with_their_bytes(broker: Broker, client: Client) -> None:
+    topic, topics = broker.topic(), broker.admin().topics
+    with client.create_producer(topic) as producer:
+        for number in range(20):
+            producer.send(b"x" * 100, partition_key=str(number % 3))
+    assert value(reported(broker), metrics.COMPACTED_BYTES, topic) is None, "nobody has compacted it"
+    assert topics.stats_internal(topic)["compactedLedger"] is None
+    topics.compact(topic)
+    wait_until(lambda: topics.compaction_status(topic)["status"] == "SUCCESS")
+    samples, form = reported(broker), topics.stats_internal(topic)["compactedLedger"]
+    assert (form["number"], form["entries"], form["ledgers"]) == (1, 3, 1)
+    assert value(samples, metrics.COMPACTED_BYTES, topic) == form["size"] > 300
+    assert value(samples, metrics.COMPACTION_WRITTEN_BYTES, topic) == form["size"]
+    assert (value(samples, metrics.COMPACTION_READ_BYTES, topic) or 0) > 2000
+    counts = (metrics.COMPACTIONS, metrics.FAILED_COMPACTIONS, metrics.COMPACTING_PARTITIONS)
+    assert [value(samples, metric, topic) for metric in counts] == [1, 0, 0]
+
+
 def test_a_refusal_is_counted_by_its_reason(broker: Broker, client: Client) -> None:
     topic, admin = broker.topic(), broker.admin()
     producer = client.create_producer(topic)

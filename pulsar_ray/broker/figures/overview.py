@@ -29,6 +29,7 @@ SORTS = {
     "producers": "producers",
     "consumers": "consumers",
     "stored": "storageSize",
+    "compacted": "compactedSize",
     "schema": "schemaType",
     "state": "state",
     "problem": "problem",
@@ -41,7 +42,7 @@ sorting by them orders those, the first by their names.
 _TEXTS = ("name", "schemaType", "state")
 _SUMS = (
     "partitions", "awake", "msgRateIn", "msgThroughputIn", "msgRateOut", "msgThroughputOut", "msgBacklog",
-    "backlogSize", "unackedMessages", "storageSize",
+    "backlogSize", "unackedMessages", "storageSize", "compactedSize",
 )  # fmt: skip
 _LARGEST = ("subscriptionCount", "producers", "consumers")
 """A producer or consumer of a topic has a connection to each of its partitions."""
@@ -166,6 +167,7 @@ def _add_partition(topic: _Topic, report: ActorReport) -> None:
         partitions=1,
         awake=1,
         storageSize=gauges.get(metrics.STORAGE_BYTES.name, 0),
+        compactedSize=gauges.get(metrics.COMPACTED_BYTES.name, 0),
         msgRateIn=rates.get(metrics.MESSAGES_IN.name, 0),
         msgThroughputIn=rates.get(metrics.BYTES_IN.name, 0),
     )

@@ -14,6 +14,7 @@ from pulsar_ray.broker.partition.followers import Followers
 from pulsar_ray.broker.partition.publishing.connected_producers import ConnectedProducers
 from pulsar_ray.broker.partition.publishing.publish_intake import PublishIntake
 from pulsar_ray.broker.partition.sleeping_cursors import SleepingCursors
+from pulsar_ray.broker.partition.topic_compaction import TopicCompaction
 from pulsar_ray.managed_ledger.log.log_sizes import LogSizes, ledger_sizes
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import Subscription
@@ -54,6 +55,7 @@ class PartitionFigures:
         producers: ConnectedProducers,
         followers: Followers,
         cursors: SleepingCursors,
+        compaction: TopicCompaction,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._ledger = ledger
@@ -61,6 +63,7 @@ class PartitionFigures:
         self._producers = producers
         self._followers = followers
         self._cursors = cursors
+        self._compaction = compaction
         self._ages = BacklogAges(ledger, loop)
 
     async def gather(self) -> tuple[Figures, dict[str, StoredBacklog]]:
@@ -68,6 +71,9 @@ class PartitionFigures:
         figures = publishing_figures(self._intake, self._producers)
         published = self._intake.figures
         figures.gauges[metrics.STORAGE_BYTES.name] = self._storage_bytes()
+        counters, gauges = self._compaction.figures()
+        figures.counters.update(counters)
+        figures.gauges.update(gauges)
         figures.histograms[metrics.FSYNC_SECONDS.name] = published.write_seconds.numbers()
         figures.histograms[metrics.COMMIT_BLOCKS.name] = published.commit_blocks.numbers()
         return figures, await self._backlogs(self._followers.numbers)

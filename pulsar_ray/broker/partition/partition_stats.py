@@ -107,4 +107,6 @@ def describe_compaction(
         "compactedSize": compacted.written_bytes,
         "compactedEntries": sum(segment[5] for segment in compacted.segments),
         "compactionHorizon": list(compacted.horizon),
+        "number": compacted.number,
+        "ledgers": len(compacted.segments),
     }

@@ -30,6 +30,7 @@ from pulsar_ray.managed_ledger.compaction.compaction_order import (
 from pulsar_ray.managed_ledger.compaction.stored_blocks import SourceSegment
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import Compacted
+from pulsar_ray.model import metric_catalogue as metrics
 from pulsar_ray.model.message_id import EARLIEST, Position
 from pulsar_ray.model.topic_name import TopicName, check_user_may_change
 from pulsar_ray.transport.cluster import Cluster
@@ -40,6 +41,13 @@ START_DEADLINE_S = 60.0
 CALL_DEADLINE_S = 30.0
 FIRST_LOOK_S = 0.02
 LONGEST_LOOK_S = 0.5
+_COUNTS = (
+    metrics.COMPACTIONS.name,
+    metrics.FAILED_COMPACTIONS.name,
+    metrics.COMPACTION_SECONDS.name,
+    metrics.COMPACTION_READ_BYTES.name,
+    metrics.COMPACTION_WRITTEN_BYTES.name,
+)
 NOT_RUN, RUNNING, SUCCESS, ERROR = "NOT_RUN", "RUNNING", "SUCCESS", "ERROR"
 
 
@@ -78,6 +86,7 @@ class TopicCompaction:
         self._look_at = loop.time()
         self._are_leftovers_sought = True
         self._is_closed = False
+        self._counts: dict[str, float] = dict.fromkeys(_COUNTS, 0)
 
     # ---- what administrators ask
 
@@ -99,6 +108,16 @@ class TopicCompaction:
         """Describe the last compaction, with Pulsar's names where Pulsar has one."""
         compacted = self._ledger.changes.compacted
         return {"compaction": describe_compaction(compacted, self._status, self._failed_ms)}
+
+    def figures(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Counters and gauges; none of a topic that nobody compacts."""
+        if self._status == NOT_RUN:
+            return {}, {}
+        compacted = self._ledger.changes.compacted
+        size = 0 if compacted is None else compacted.written_bytes
+        gauges: dict[str, float] = {metrics.COMPACTING_PARTITIONS.name: int(self.is_running)}
+        gauges[metrics.COMPACTED_BYTES.name] = size
+        return self._counts, gauges
 
     async def drop(self) -> None:
         """Forget, durably, what was compacted; a compaction that runs comes to nothing."""
@@ -175,17 +194,28 @@ class TopicCompaction:
             outcome = await self._compacted(began_ms)
             self._status, self._share = SUCCESS, 1.0
             if outcome is not None:
+                self._count(outcome, self._clock.now_ms() - began_ms)
                 text = "compacted: %d messages kept, %d removed, %d bytes of %d"
                 counts = outcome.kept, outcome.removed, outcome.written_bytes, outcome.read_bytes
                 event(logger, text, *counts, topic=topic)
         except PulsarException as error:
             self._status, self._last_error = ERROR, error.text
+            self._counts[metrics.FAILED_COMPACTIONS.name] += 1
             self._failed_ms = self._clock.now_ms()
             event(logger, "not compacted: %s", error.text, level=logging.ERROR, topic=topic)
         finally:
             self._ledger.changes.is_compacting = False
             self._are_leftovers_sought = True
             run.set_result(None)
+
+    def _count(self, outcome: CompactionOutcome, took_ms: int) -> None:
+        for metric, number in (
+            (metrics.COMPACTIONS, 1),
+            (metrics.COMPACTION_SECONDS, took_ms / 1000),
+            (metrics.COMPACTION_READ_BYTES, outcome.read_bytes),
+            (metrics.COMPACTION_WRITTEN_BYTES, outcome.written_bytes),
+        ):
+            self._counts[metric.name] += number
 
     async def _compacted(self, began_ms: int) -> CompactionOutcome | None:
         """Compact, durably; None if nothing was stored since the last time."""

@@ -128,6 +128,7 @@ COLUMNS: Mapping[View, Sequence[Column]] = {
         _number("producers", "PROD", "producers", 5, 100),
         _number("consumers", "CONS", "consumers", 5),
         _bytes("stored", "STORED", "storageSize", 110),
+        _bytes("compacted", "COMPACT", "compactedSize", 150),
         Column("schema", "SCHEMA", 12, _schema, _schema, 140, is_number=False),
         _text("state", "STATE", "state", 8),
         _text("problem", "PROBLEM", "problem", 0, 130),

@@ -22,6 +22,7 @@ def topic_row(name: str, **fields: Any) -> dict[str, Any]:
         "producers": 1,
         "consumers": 1,
         "storageSize": 0,
+        "compactedSize": 0,
         "problem": "",
         **fields,
     }
