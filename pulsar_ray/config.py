@@ -259,6 +259,25 @@ class Settings:
     metrics_max_subscriptions: int = setting(200, "the same for its subscriptions", minimum=0)
     tcp_port_range: str = setting("0", "TCP ports actors listen on: 'first-last', or 0 for any")
     http_listen: str = setting("off", "where HTTP is served: 'port' on 127.0.0.1, or 'host:port'")
+    authentication_enabled: bool = setting(False, "ask for a token or password at HTTP")
+    token_secret_key: str = setting(
+        "", "secret that signs tokens: a path, file:// or data:, 32 bytes or more", is_secret=True
+    )
+    token_public_key: str = setting("", "public key that checks tokens, in the same places, in DER or PEM")
+    token_public_alg: str = setting(
+        "RS256",
+        "algorithm of tokens under token_public_key",
+        choices=("RS256", "RS384", "RS512", "ES256", "ES384", "ES512"),
+    )
+    token_auth_claim: str = setting("sub", "claim of a token that names the role")
+    token_audience_claim: str = setting(
+        "", "claim of a token that names whom it is for; empty: not looked at"
+    )
+    token_audience: str = setting("", "what that claim must name")
+    basic_auth_conf: str = setting(
+        "", "users and passwords of `htpasswd -m`, in the same places", is_secret=True
+    )
+    anonymous_user_role: str = setting("", "role of who shows nothing; empty: they are refused")
     lane_buffer_budget_bytes: int = setting(
         64 * MIB,
         "received bytes an actor holds before it stops reading; a connection: half",
@@ -284,11 +303,25 @@ class Settings:
         for field in dataclasses.fields(self):
             object.__setattr__(self, field.name, checked(field, getattr(self, field.name)))
         object.__setattr__(self, "data_dir", _absolute(self.data_dir))
+        for name in ("token_secret_key", "token_public_key", "basic_auth_conf"):
+            # Read by a process that runs elsewhere.
+            if (place := getattr(self, name)) and not place.startswith(("data:", "file:")):
+                object.__setattr__(self, name, os.path.abspath(os.path.expanduser(place)))
         self.tcp_ports()
         self.http_address()
         self.subscription_types()
         self._check_pairs()
+        self._check_doors()
         self._refuse_not_yet()
+
+    def _check_doors(self) -> None:
+        if self.authentication_enabled and not (
+            self.token_secret_key or self.token_public_key or self.basic_auth_conf
+        ):
+            raise InvalidConfiguration(
+                "authentication_enabled is true, and nobody could come in: give token_secret_key, "
+                "token_public_key or basic_auth_conf"
+            )
 
     def _refuse_not_yet(self) -> None:
         """Raise for a promise that this broker does not keep.
@@ -351,6 +384,15 @@ class Settings:
         """A copy with other values. Raises InvalidConfiguration as `load` does."""
         current: dict[str, Any] = dataclasses.asdict(self)
         return Settings(**(current | _from_keywords(overrides)))
+
+    def described(self) -> dict[str, SettingValue]:
+        """All settings by name, to be shown: without a key that stands in one."""
+        return {
+            name: "data: (not shown)"
+            if field.metadata["is_secret"] and str(getattr(self, name)).startswith("data:")
+            else getattr(self, name)
+            for name, field in _FIELDS.items()
+        }
 
     def tcp_ports(self) -> tuple[int, int]:
         """First and last port of tcp_port_range; (0, 0) stands for any free one."""

@@ -28,10 +28,12 @@ def setting(
     maximum: float | None = None,
     choices: Sequence[str] = (),
     pulsar_key: str = "",
+    is_secret: bool = False,
 ) -> V:
     """Declare a dataclass field that is a setting of its default's type.
 
-    Give `pulsar_key` only where it is irregular.
+    Give `pulsar_key` only where it is irregular. A text whose default is empty may be empty. A
+    secret is in no text that stands for the settings.
     """
     metadata = {
         "doc": doc,
@@ -39,8 +41,9 @@ def setting(
         "maximum": maximum,
         "choices": tuple(choices),
         "pulsar_key": pulsar_key,
+        "is_secret": is_secret,
     }
-    value: V = dataclasses.field(default=default, metadata=metadata)
+    value: V = dataclasses.field(default=default, metadata=metadata, repr=not is_secret)
     return value
 
 
@@ -119,7 +122,7 @@ def _is_in_range(field: dataclasses.Field[Any], value: Any) -> bool:
     if choices:
         return value in choices
     if isinstance(value, str):
-        return bool(value)
+        return bool(value) or default_of(field) == ""
     return (
         math.isfinite(value)
         and (minimum is None or value >= minimum)
@@ -134,7 +137,7 @@ def _expected(field: dataclasses.Field[Any]) -> str:
     if isinstance(default_of(field), bool):
         return "true or false"
     if isinstance(default_of(field), str):
-        return "a text that is not empty"
+        return "a text that is not empty" if default_of(field) else "a text"
     text = "an integer" if isinstance(default_of(field), int) else "a number"
     if minimum is not None and maximum is not None:
         return f"{text} from {minimum} to {maximum}"

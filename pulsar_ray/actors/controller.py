@@ -120,7 +120,7 @@ class Controller:
             "refused_stores": list(self._stores.refused.values()),
             "away_stores": membership.away(self._stores.known),
             "unknown_partitions": [each for found in self._stores.unknown.values() for each in found],
-            "settings": dataclasses.asdict(self._settings),
+            "settings": self._settings.described(),
         }
 
     async def _open(self) -> None:

@@ -9,8 +9,10 @@ from aiohttp import web
 
 from pulsar_ray.admin.admin import Admin
 from pulsar_ray.asyncio.client import Client
+from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.gateway.calls import Calls
+from pulsar_ray.gateway.doors import Doors
 from pulsar_ray.gateway.policy_routes import PolicyRoutes
 from pulsar_ray.gateway.produce import ProduceRoutes
 from pulsar_ray.gateway.replies import own_pages_only, typed_errors
@@ -18,6 +20,7 @@ from pulsar_ray.gateway.schema_routes import SchemaRoutes
 from pulsar_ray.gateway.tenancy import BrokerRoutes, NamespaceRoutes, TenantRoutes
 from pulsar_ray.gateway.topics import TopicRoutes
 from pulsar_ray.gateway.websocket import WebSocketRoutes
+from pulsar_ray.security.authentication import Authentication
 
 BODY_BYTES = 6 << 20
 """A payload of 5 MiB and what else a message has."""
@@ -29,10 +32,12 @@ DRAIN_S = 10.0
 class Gateway:
     """Serves HTTP on one address. All its methods are called on one event loop.
 
-    It holds nothing that outlives a request but producers that may be used again, 64 at most.
+    Raises InvalidConfiguration for keys that are not where the settings say. It holds nothing that outlives a
+    request but producers that may be used again, 64 at most.
     """
 
-    def __init__(self, admin: Admin, client: Client) -> None:
+    def __init__(self, admin: Admin, client: Client, settings: Settings) -> None:
+        self._doors = Doors(Authentication(settings))
         self._client = client
         self._calls = Calls(admin)
         self._sockets = WebSocketRoutes(self._calls, client)
@@ -47,6 +52,8 @@ class Gateway:
             max_field_size=HEADER_BYTES,
             handler_cancellation=True,
             shutdown_timeout=DRAIN_S,
+            # Its lines have whole addresses, and with them the tokens of WebSockets.
+            access_log=None,
         )
         await self._runner.setup()
         site = web.TCPSite(self._runner, host, port, backlog=CONNECTIONS)
@@ -65,7 +72,9 @@ class Gateway:
             await self._client.close()
 
     def _application(self) -> web.Application:
-        application = web.Application(middlewares=[typed_errors, own_pages_only], client_max_size=BODY_BYTES)
+        application = web.Application(
+            middlewares=[typed_errors, own_pages_only, self._doors.middleware()], client_max_size=BODY_BYTES
+        )
         for routes in (
             SchemaRoutes(self._calls),
             PolicyRoutes(self._calls),

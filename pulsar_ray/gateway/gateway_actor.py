@@ -45,7 +45,7 @@ class GatewayActor:
         address = self._settings.http_address()
         if address is None:
             raise InvalidConfiguration("http_listen is off: give a port, or 'host:port'")
-        gateway = Gateway(Admin(), Client())
+        gateway = Gateway(Admin(), Client(), self._settings)
         try:
             await gateway.listen(*address)
         except OSError as error:

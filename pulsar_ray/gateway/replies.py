@@ -12,6 +12,8 @@ from yarl import URL
 
 from pulsar_ray.errors import (
     AlreadyClosed,
+    AuthenticationError,
+    AuthorizationError,
     ConsumerBusy,
     IncompatibleSchema,
     InvalidConfiguration,
@@ -31,6 +33,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 # The first that fits counts.
 _STATUSES: tuple[tuple[type[Exception], int], ...] = (
+    (AuthenticationError, 401),
+    (AuthorizationError, 403),
     (TopicNotFound, 404),
     (SubscriptionNotFound, 404),
     (IncompatibleSchema, 409),

@@ -29,7 +29,7 @@ def read_source(source: str, what: str) -> bytes:
     """
     if source.startswith("data:"):
         return _of_data_url(source, what)
-    path = _path_of(source, what)
+    path = path_of(source, what)
     try:
         with open(path, "rb") as file:
             content = file.read(_LARGEST_BYTES + 1)
@@ -43,7 +43,8 @@ def read_source(source: str, what: str) -> bytes:
     return content
 
 
-def _path_of(source: str, what: str) -> str:
+def path_of(source: str, what: str) -> str:
+    """Return the path of a source that is no `data:` URL. Raises InvalidConfiguration."""
     if not source.startswith("file:"):
         return os.path.expanduser(source)
     parts = urllib.parse.urlsplit(source)

@@ -8,7 +8,9 @@ import itertools
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ import pytest
 from pulsar_ray.admin.admin import Admin
 from pulsar_ray.asyncio.client import Client as LoopClient
 from pulsar_ray.client.client import Client
+from pulsar_ray.config import Settings
 from pulsar_ray.gateway.application import Gateway
 from pulsar_ray.testing.stub_cluster import StubCluster
 
@@ -62,16 +65,17 @@ class Http:
         return answer.json if answer.body else None
 
 
-@pytest.fixture(scope="module")
-def http_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Http]:
-    cluster = StubCluster(tmp_path_factory.mktemp("broker"))
+@contextmanager
+def serving(directory: Path, **settings: Any) -> Iterator[Http]:
+    """A gateway with these settings over a broker of its own."""
+    cluster = StubCluster(directory)
     admin = Admin._on(cluster)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
 
     async def start() -> Gateway:
-        gateway = Gateway(admin, LoopClient._on(cluster))
+        gateway = Gateway(admin, LoopClient._on(cluster), Settings(**settings))
         await gateway.listen("127.0.0.1", 0)
         return gateway
 
@@ -83,6 +87,12 @@ def http_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Http]:
     thread.join()
     loop.close()
     cluster.close()
+
+
+@pytest.fixture(scope="module")
+def http_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Http]:
+    with serving(tmp_path_factory.mktemp("broker")) as http:
+        yield http
 
 
 @pytest.fixture
