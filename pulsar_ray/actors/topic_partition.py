@@ -168,7 +168,7 @@ class TopicPartition(LaneActor):
             return await self._server.call(method, arguments)
 
         result = await self._guarded(run)
-        if method == "plan_range":
+        if method in ("plan_range", "plan_table"):
             result["node_id"] = node_id()
         return result
 

@@ -94,6 +94,7 @@ PARTITION_CALLS: Calls = {
         "takes_one": is_flag,
     },
     "plan_range": {"start": _is_bound, "end": _is_bound, "slice_bytes": _is_count, "lease_ms": is_number},
+    "plan_table": {"lease_ms": is_number},
 }
 
 ATTENDANCE_CALLS: Calls = {

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import NamedTuple
 from weakref import WeakSet
@@ -30,7 +31,9 @@ from pulsar_ray.data.planning.plan import (
 from pulsar_ray.data.reading.block_schema import BLOCK_SCHEMA, as_columns, block_columns
 from pulsar_ray.data.reading.readers import READERS, BlockForm
 from pulsar_ray.data.reading.rows import BLOCK_BYTES, check_block_bytes, ipc_stream
+from pulsar_ray.data.reading.table_ranges import check_whole_log, table_ranges
 from pulsar_ray.data.reading.topic_versions import typed_topics, whole_topics
+from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray_spark.handover import frame_of_blocks, hand_over, releasing
 from pulsar_ray_spark.partitions import partitions_of
 from pulsar_ray_spark.running import check_session, naming_a_stop
@@ -54,6 +57,7 @@ def read(
     value_type: Bytes = "binary",
     schema: StructType | str | None = None,
     avro_schema: str | None = None,
+    read_compacted: bool = False,
     typed: bool = False,
     mode: Mode = "permissive",
     planner: RangePlanner | None = None,
@@ -78,6 +82,11 @@ def read(
     fit is null in `mode` "permissive", its bytes stand in a last column `_corrupt_record`; "drop" leaves its
     row out; "fail" looks at all values before this returns, and raises SchemaMismatch.
 
+    With `read_compacted` it is the table of a topic's keys: the latest message of each key of a partition,
+    and nothing of a key whose latest message has no payload. Messages without a key are left out, unless the
+    topic's `topic_compaction_retain_null_key` says otherwise. Whether the topic was compacted makes no
+    difference to the rows. There is no `start`, no `end` and no `planner` then.
+
     With `typed` the schema is the topic's newest one, and each value is read by the version that wrote it:
     fields that it lacks have the newest schema's defaults. Reasons stand behind `_corrupt_record`, in
     `_corrupt_reason`. The values of topics without a schema stay bytes.
@@ -94,17 +103,25 @@ def read(
     read_columns = values.columns_to_read(wanted)
     now_ms = time.time_ns() // 1_000_000
     first, last = as_bound(start, now_ms), as_bound(end, now_ms)
-    planner = planner or BrokerPlanner()
+    if read_compacted:
+        check_whole_log(first, last)
+        if planner is not None:
+            raise InvalidConfiguration("read_compacted=True asks the broker: give no planner with it")
     warm_executors(spark)
-    with planner.plan(topics, first, last) as plan:
-        if fail_on_data_loss:
-            check_nothing_lost(plan.lost)
+    with ExitStack() as held:
+        if read_compacted:
+            ranges: Sequence[ReadRange] = table_ranges(held.enter_context(BrokerPlanner().tables(topics)))
+        else:
+            plan = held.enter_context((planner or BrokerPlanner()).plan(topics, first, last))
+            if fail_on_data_loss:
+                check_nothing_lost(plan.lost)
+            ranges = plan.ranges
         if typed:
             with Admin() as admin:
-                found = typed_topics(admin, whole_topics(topics, plan.ranges))
+                found = typed_topics(admin, whole_topics(topics, ranges))
             values = replace(values, typed=found)
             read_columns = values.columns_to_read(wanted)
-        frame = read_ranges(spark, plan.ranges, read_columns, block_bytes, values).frame
+        frame = read_ranges(spark, ranges, read_columns, block_bytes, values).frame
         return values.applied(frame, wanted) if values != AS_STORED else frame
 
 

@@ -178,3 +178,54 @@ def test_a_dataset_is_written_as_messages_once_under_a_name(
     with pytest.raises(NotAllowedError, match="comes after batch 4"):
         pulsar_ray.data.write(dataset, topic, **columns, name="people", batch_id=3)
     broker.forget(f"{topic}-copy")
+
+
+def test_a_topic_is_read_as_the_table_of_its_keys(broker: Broker, client: Client, topic: str) -> None:
+    latest: dict[str, bytes] = {}
+
+    def publish(turn: int, keys: int) -> None:
+        values = {f"k{number}": b"%d-%d" % (turn, number) for number in range(keys)}
+        producer.send_many(list(values.values()), partition_keys=list(values))
+        latest.update(values)
+
+    def table(dataset: Any) -> dict[str, bytes]:
+        rows = dataset.take_all()
+        assert len({row["key"] for row in rows}) == len(rows)
+        return {row["key"]: row["value"] for row in rows}
+
+    def compact() -> None:
+        admin.topics.compact(topic)
+        states = [admin.topics.compaction_status]
+        wait_until(lambda: states[0](topic)["status"] == "SUCCESS", WAIT_S, "the end of the compaction")
+
+    def read() -> Any:
+        return pulsar_ray.data.read(topic, columns=["key", "value"], read_compacted=True, num_cpus=0.1)
+
+    with Admin(broker.address) as admin:
+        admin.topics.create_partitioned_topic(topic, 2)
+        producer = client.create_producer(topic)
+        publish(0, 300)
+        publish(1, 200)
+        producer.send(b"no key")
+        assert table(read()) == latest
+        compact()
+        assert table(read()) == latest
+        publish(2, 100)
+        producer.send(None, partition_key="k5")
+        del latest["k5"]
+        planned, expected = read(), dict(latest)
+        assert table(planned) == expected
+        for turn in (3, 4):
+            publish(turn, 50)
+            compact()
+        # What it was planned on is there still, though other forms have taken its place.
+        assert table(planned) == expected
+        pulsar_ray.data.release(planned)
+        assert table(read()) == latest
+        with pytest.raises(InvalidConfiguration, match="no start and no end"):
+            pulsar_ray.data.read(topic, "latest", read_compacted=True)
+        unstored = topic.replace("persistent://", "non-persistent://")
+        assert unstored != topic
+        client.create_producer(unstored)
+        with pytest.raises(InvalidConfiguration, match="is not persistent"):
+            pulsar_ray.data.read(unstored, read_compacted=True)

@@ -91,6 +91,7 @@ class PartitionCalls:
             "grant_lease": self.grant_lease,
             "release_lease": self.release_lease,
             "plan_range": self.plan_range,
+            "plan_table": self.plan_table,
             "measure_range": self.measure_range,
             "append_message": self.append_message,
             "read_messages": self.read_messages,
@@ -290,6 +291,22 @@ class PartitionCalls:
             "log": segments_before(self._ledger.segments(), groups, LOOK_BACK_SEGMENTS),
             "trimmed": list(self._ledger.trimmed_position),
             "number": self._ledger.identity.number,
+        }
+
+    async def plan_table(self, lease_ms: int) -> dict[str, Any]:
+        """Return the files that have the latest message of each key, and of which entries, under a lease.
+
+        See TableSource. The lease is on all there ever was, which keeps what was compacted too.
+        """
+        self._check_room_for_lease()
+        last = self._ledger.readable_position
+        lease = self._ledger.changes.grant_lease(EARLIEST, last, self._clock.now_ms() + lease_ms)
+        lease_id = await self._writer.durable(lease)
+        return {
+            "lease_id": lease_id,
+            "first": list(EARLIEST),
+            "end": list(last),
+            **self._compaction.sources(),
         }
 
     async def measure_range(

@@ -126,6 +126,17 @@ class TopicCompaction:
             await self._writer.durable(change)
             self._changed()
 
+    def sources(self) -> dict[str, Any]:
+        """Describe what has the latest message of each key just now, as TableSource has it."""
+        settings = self._policies.settings
+        return {
+            "segments": [list(each) for each in self._segments()],
+            "behind": list(self._horizon()),
+            "horizon": list(self._ledger.readable_position),
+            "retains_null_key": settings.topic_compaction_retain_null_key,
+            "max_key_bytes": settings.compaction_max_key_bytes,
+        }
+
     # ---- when
 
     @property
@@ -141,7 +152,7 @@ class TopicCompaction:
 
     def tick(self) -> None:
         """Remove forms that nobody reads, and compact if it is time; once a second."""
-        if self._are_leftovers_sought and not self.is_running:
+        if self._are_leftovers_sought and not self.is_running and not self._is_read_in_bulk():
             self._are_leftovers_sought = False
             compacted = self._ledger.changes.compacted
             current = 0 if compacted is None else compacted.number
@@ -174,6 +185,21 @@ class TopicCompaction:
                 size = size * (segment.last_entry_id - horizon.entry_id) // max(entries, 1)
             total += size
         return total
+
+    def _is_read_in_bulk(self) -> bool:
+        """Whether a lease is on what was compacted, which may be an older form than the present one."""
+        leases, now_ms = self._ledger.changes.leases(), self._clock.now_ms()
+        return any(lease.first_ledger_id < 0 and lease.expires_ms > now_ms for lease in leases)
+
+    def _segments(self) -> list[SourceSegment]:
+        """What was compacted, and the log behind it."""
+        behind = self._horizon()
+        log = [
+            SourceSegment(s.ledger_id, s.segment_index, str(s.path), s.end_offset)
+            for s in self._ledger.segments()
+            if Position(s.ledger_id, s.last_entry_id) > behind
+        ]
+        return [*compacted_segments(self._directory, self._ledger.changes.compacted), *log]
 
     def _horizon(self) -> Position:
         compacted = self._ledger.changes.compacted
@@ -242,14 +268,8 @@ class TopicCompaction:
             await asyncio.wait([self._removing])
         found = await self._loop.run_in_executor(None, numbers_of_forms, self._directory)
         number = self._last_number = max(self._last_number, 0, *found) + 1
-        compacted, settings = self._ledger.changes.compacted, self._policies.settings
-        behind = self._horizon()
+        settings = self._policies.settings
         identity = self._ledger.identity
-        log = [
-            SourceSegment(s.ledger_id, s.segment_index, str(s.path), s.end_offset)
-            for s in self._ledger.segments()
-            if Position(s.ledger_id, s.last_entry_id) > behind
-        ]
         return CompactionOrder(
             str(self._directory),
             number,
@@ -257,8 +277,8 @@ class TopicCompaction:
             identity.topic,
             identity.partition,
             now_ms,
-            [*compacted_segments(self._directory, compacted), *log],
-            behind,
+            self._segments(),
+            self._horizon(),
             horizon,
             settings.topic_compaction_retain_null_key,
             settings.compaction_max_key_bytes,

@@ -18,13 +18,17 @@ from pulsar_ray.data.planning.plan import (
     RangePlan,
     ReadRange,
     SegmentSlice,
+    TableSource,
     Topics,
     lost_of,
     segments_before,
 )
 from pulsar_ray.data.planning.range_leases import CALL_TIMEOUT_S, LEASE_MS, RangeLeases
+from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray.launch.connect import connect
+from pulsar_ray.managed_ledger.compaction.stored_blocks import SourceSegment
 from pulsar_ray.model.message_id import EARLIEST, LATEST, MessageId, Position
+from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.cluster import Cluster, PartitionRoute
 
 SLICE_BYTES = 32 * 1024 * 1024
@@ -75,6 +79,52 @@ class BrokerPlanner:
             raise
         LEASE_KEEPER.keep(leases)
         return RangePlan(tuple(ranges), tuple(lost)), leases
+
+    @contextmanager
+    def tables(self, topics: Topics) -> Iterator[list[TableSource]]:
+        """Find what has the latest message of each key, and hold it until the context is left."""
+        tables, leases = self.held_tables(topics)
+        try:
+            yield tables
+        finally:
+            leases.release()
+            LEASE_KEEPER.leave(leases)
+
+    def held_tables(self, topics: Topics) -> tuple[list[TableSource], RangeLeases]:
+        """Find what has the latest message of each key, and hold it as `held_plan` holds a range.
+
+        Raises InvalidConfiguration for a topic that stores nothing.
+        """
+        leases = RangeLeases(self._cluster)
+        tables: list[TableSource] = []
+        try:
+            for name in self._names(topics):
+                if not TopicName.parse(name).is_persistent:
+                    raise InvalidConfiguration(
+                        f"read_compacted=True: {name} is not persistent: nothing of it is stored"
+                    )
+            for route in self._partitions(topics):
+                planned: dict[str, Any] = self._cluster.call_again(
+                    route.address, "call", "plan_table", {"lease_ms": LEASE_MS}, timeout_s=CALL_TIMEOUT_S
+                )
+                leases.add(route.topic, route.address, planned)
+                tables.append(
+                    TableSource(
+                        planned.get("node_id", ""),
+                        route.topic,
+                        route.partition,
+                        tuple(SourceSegment(*each) for each in planned["segments"]),
+                        Position(*planned["behind"]),
+                        Position(*planned["horizon"]),
+                        planned["retains_null_key"],
+                        planned["max_key_bytes"],
+                    )
+                )
+        except BaseException:
+            leases.release()
+            raise
+        LEASE_KEEPER.keep(leases)
+        return tables, leases
 
     def _partitions(self, topics: Topics) -> Iterator[PartitionRoute]:
         """Return each partition once.

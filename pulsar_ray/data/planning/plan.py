@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 
 from pulsar_ray.dispatch.blocks.chunk_limits import LOOK_BACK_SEGMENTS
 from pulsar_ray.errors import DataLost, InvalidConfiguration
+from pulsar_ray.managed_ledger.compaction.stored_blocks import SourceSegment
 from pulsar_ray.managed_ledger.log.manifest.manifest import LEDGER_COUNTER_BITS
 from pulsar_ray.model.message_id import LATEST, MessageId, Position
 
@@ -158,6 +159,26 @@ class ReadRange:
     first_batch_index: int = 0
     end_batch_index: int = 0
     before: tuple[SegmentSlice, ...] = ()
+    wanted: bytes = b""
+    """Of the rows of all frames a bit each, packed and compressed by zlib: those that are read. b"": all."""
+
+
+@dataclass(frozen=True)
+class TableSource:
+    """A partition of which the latest message of each key is to be read, on the node of its disk.
+
+    `segments` are those that were compacted, up to the entry `behind`, and those of the log up to the
+    `horizon`.
+    """
+
+    node_id: str
+    topic: str
+    partition: int
+    segments: tuple[SourceSegment, ...]
+    behind: Position
+    horizon: Position
+    retains_null_key: bool
+    max_key_bytes: int
 
 
 def segments_before(

@@ -30,6 +30,7 @@ from pulsar_ray.data.reading.avro_values import CORRUPT_COLUMN
 from pulsar_ray.data.reading.block_schema import MESSAGE_COLUMNS, as_columns, block_columns
 from pulsar_ray.data.reading.rows import BLOCK_BYTES, check_block_bytes, message_batches
 from pulsar_ray.data.reading.segments import stored_rows
+from pulsar_ray.data.reading.table_ranges import check_whole_log, table_ranges
 from pulsar_ray.data.reading.topic_versions import TypedTopics, typed_topics, whole_topics
 from pulsar_ray.data.reading.typed_values import REASON_COLUMN, typed_batches
 from pulsar_ray.errors import InvalidConfiguration, SchemaSerializationException
@@ -75,6 +76,7 @@ def read(
     end: BoundArgument = "latest",
     *,
     columns: Sequence[str] | None = None,
+    read_compacted: bool = False,
     typed: bool = False,
     mode: Mode = "permissive",
     fail_on_data_loss: bool = True,
@@ -89,6 +91,12 @@ def read(
     `end` exclusive: "earliest", "latest", a message id or one per partition, a datetime, a timedelta before
     now, AtTime or AtSubscription. Both are fixed in this call, and so are the rows, however often and late
     the Dataset is computed.
+
+    With `read_compacted` it is the table of a topic's keys: the latest message of each key of a partition,
+    in the order of the log, and nothing of a key whose latest message has no payload. Messages without a key
+    are left out, unless the topic's `topic_compaction_retain_null_key` says otherwise. Whether the topic was
+    compacted makes no difference to the rows. All keys are read before this returns; there is no `start` and
+    no `end` then.
 
     With `typed` values are columns of the topic's newest schema, a struct, each read by the version that
     wrote it. A value that does not fit is null in `mode` "permissive", its bytes and the reason stand in
@@ -116,20 +124,27 @@ def read(
     check_block_bytes(block_bytes)
     now_ms = time.time_ns() // 1_000_000
     first, last = as_bound(start, now_ms), as_bound(end, now_ms)
-    plan, leases = BrokerPlanner(service_url).held_plan(topics, first, last)
-    hold = RangeHold(leases)
-    if fail_on_data_loss:
-        check_nothing_lost(plan.lost)
+    if read_compacted:
+        check_whole_log(first, last)
+        tables, leases = BrokerPlanner(service_url).held_tables(topics)
+        hold = RangeHold(leases)
+        ranges: Sequence[ReadRange] = table_ranges(tables)
+    else:
+        plan, leases = BrokerPlanner(service_url).held_plan(topics, first, last)
+        hold = RangeHold(leases)
+        if fail_on_data_loss:
+            check_nothing_lost(plan.lost)
+        ranges = plan.ranges
     values = None
     if typed:
         with Admin(service_url) as admin:
-            found = typed_topics(admin, whole_topics(topics, plan.ranges))
+            found = typed_topics(admin, whole_topics(topics, ranges))
         values = None if found is None else _ValueColumns(found, mode)
-    if not plan.ranges:
+    if not ranges:
         hold.give_back()
         return ray.data.from_arrow(table_schema_of(wanted, values).empty_table())
     # A block, and so a task, for each range.
-    blocks = [pa.table({_RANGE: pa.array([pickle.dumps(each)], pa.binary())}) for each in plan.ranges]
+    blocks = [pa.table({_RANGE: pa.array([pickle.dumps(each)], pa.binary())}) for each in ranges]
     dataset = ray.data.from_arrow(blocks).map_batches(
         _reading(wanted, block_bytes, _TaskHold(hold), values),
         batch_size=None,

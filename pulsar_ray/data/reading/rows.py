@@ -60,13 +60,35 @@ _FIRST_MS, _LAST_MS = -62_135_510_400_000, 253_402_214_399_999
 
 
 class StoredRows(NamedTuple):
-    """Rows `start`..`stop` of a decoded block that lies at (ledger_id, first_entry_id)."""
+    """Rows `start`..`stop` of a decoded block that lies at (ledger_id, first_entry_id).
+
+    With `places` it is only those of the rows, which are in order.
+    """
 
     block: DecodedBlock
     ledger_id: int
     first_entry_id: int
     start: int
     stop: int
+    places: npt.NDArray[np.int64] | None = None
+
+    @property
+    def row_count(self) -> int:
+        """How many rows there are."""
+        return self.stop - self.start if self.places is None else len(self.places)
+
+    def of(self, column: pa.Array) -> pa.Array:
+        """These rows of a column that has all of the block's."""
+        if self.places is not None:
+            return column.take(pa.array(self.places))
+        return column if self.row_count == len(column) else column.slice(self.start, self.row_count)
+
+    def payloads(self) -> list[bytes | None]:
+        """The values of these rows."""
+        values = self.block.values()
+        if self.places is not None:
+            return [values[place] for place in self.places]
+        return values[self.start : self.stop]
 
     @property
     def held_bytes(self) -> int:
@@ -133,7 +155,10 @@ def _taken_bytes(columns: Sequence[str]) -> Callable[[StoredRows], int]:
 
     def taken(stored: StoredRows) -> int:
         of_row = row_bytes + (stored.metadata_bytes if has_metadata else 0)
-        return (stored.stop - stored.start) * of_row + (stored.held_bytes if has_payload else 0)
+        payload_bytes = stored.held_bytes if has_payload else 0
+        if stored.places is not None:
+            payload_bytes = payload_bytes * stored.row_count // stored.block.message_count
+        return stored.row_count * of_row + payload_bytes
 
     return taken
 
@@ -169,7 +194,7 @@ class _Pending:
 
     def __init__(self, pending: list[StoredRows]) -> None:
         self.rows = pending
-        self.counts = np.array([rows.stop - rows.start for rows in pending])
+        self.counts = np.array([rows.row_count for rows in pending])
         self.count = int(self.counts.sum())
 
     def same(self, number: int) -> Column:
@@ -186,6 +211,9 @@ class _Pending:
         begins = np.cumsum(self.counts) - self.counts
         starts = np.array([rows.start for rows in self.rows])
         places: npt.NDArray[np.int64] = np.arange(self.count) - np.repeat(begins - starts, self.counts)
+        for rows, begin in zip(self.rows, begins, strict=True):
+            if rows.places is not None:
+                places[begin : begin + rows.row_count] = rows.places
         return places
 
     def stored(self, name: str) -> list[pa.Array] | None:
@@ -201,12 +229,12 @@ class _Pending:
                 pieces.append(pa.array(values, kind))
                 continue
             for rows in run:
-                column, count = rows.block.column(name), rows.stop - rows.start
+                column = rows.block.column(name)
                 if column is None:
-                    pieces.append(_nulls(count, kind))
+                    pieces.append(_nulls(rows.row_count, kind))
                     continue
                 is_there = True
-                pieces.append(column if count == len(column) else column.slice(rows.start, count))
+                pieces.append(rows.of(column))
         return pieces if is_there else None
 
 

@@ -6,9 +6,13 @@ Every byte is verified, and every row is within bounds.
 from __future__ import annotations
 
 import logging
+import zlib
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
 
 from pulsar_ray.broker.subscription.log.segment_blocks import ChunkReader
 from pulsar_ray.data.planning.plan import ReadRange, SegmentSlice
@@ -18,6 +22,7 @@ from pulsar_ray.dispatch.blocks.chunk_groups import ChunkGroups, StoredChunk
 from pulsar_ray.errors import InvalidMessage, PulsarException, WrongNode
 from pulsar_ray.format.block import CHUNK, BlockHeader, verify_block
 from pulsar_ray.format.chunked_payload import ChunkedPayload
+from pulsar_ray.format.frame import FrameHeader
 from pulsar_ray.format.payload import DecodedBlock, decode_block
 from pulsar_ray.ledger.reader import FrameAt, SegmentReader, frame_blocks
 from pulsar_ray.model.message_id import MessageId, Position
@@ -37,6 +42,7 @@ def stored_rows(read_range: ReadRange) -> Iterator[StoredRows]:
     chunks is a row where its last chunk is; the log tells of those that are not whole.
     """
     chunked = ChunkedMessages(read_range)
+    wanted = _Wanted(read_range.wanted) if read_range.wanted else None
     for segment in read_range.segments:
         path = Path(segment.path)
         if not path.parent.exists():
@@ -46,7 +52,7 @@ def stored_rows(read_range: ReadRange) -> Iterator[StoredRows]:
             )
         with SegmentReader(path) as reader:
             for frame in _frames(reader, segment):
-                yield from _rows_of_frame(reader, segment, frame, read_range, chunked)
+                yield from _rows_of_frame(reader, segment, frame, read_range, chunked, wanted)
     chunked.report()
 
 
@@ -65,8 +71,11 @@ def _rows_of_frame(
     frame: FrameAt,
     read_range: ReadRange,
     chunked: ChunkedMessages,
+    wanted: _Wanted | None,
 ) -> Iterator[StoredRows]:
     header = frame.header
+    if wanted is not None and not wanted.begin(header):
+        return
     ledger_id, entry_id = header.ledger_id, header.first_entry_id
     first, end = read_range.first, read_range.end
     if (ledger_id, header.last_entry_id) < first or (ledger_id, entry_id) > end:
@@ -76,7 +85,8 @@ def _rows_of_frame(
     offset = header.header_length
     for block in frame_blocks(data, header):
         start, stop = _rows_within(Position(ledger_id, entry_id), block, read_range)
-        if start < stop:
+        places = None if wanted is None else wanted.places(block.message_count)
+        if start < stop and (places is None or len(places)):
             try:
                 if block.flags & CHUNK:
                     # Verified before anything is concluded from it: damage is an error, and no missing chunk.
@@ -90,9 +100,31 @@ def _rows_of_frame(
                 partition = TopicName.parse(topic).partition_index
                 raise error.of_message(MessageId(partition, ledger_id, entry_id, topic_name=topic)) from None
             if decoded is not None:
-                yield StoredRows(decoded, ledger_id, entry_id, start, stop)
+                some = None if places is None or len(places) == block.message_count else places
+                yield StoredRows(decoded, ledger_id, entry_id, start, stop, some)
         entry_id += block.entries
         offset += block.total_length
+
+
+class _Wanted:
+    """Which rows are read, of a range that does not want all; asked in order."""
+
+    def __init__(self, packed: bytes) -> None:
+        self._is_wanted = np.unpackbits(np.frombuffer(zlib.decompress(packed), np.uint8))
+        self._frame = 0
+        self._block = 0
+
+    def begin(self, frame: FrameHeader) -> bool:
+        """Come to the next frame; returns whether any of its rows is wanted."""
+        self._block = self._frame
+        self._frame += sum(span.messages for span in frame.blocks)
+        return bool(self._is_wanted[self._block : self._frame].any())
+
+    def places(self, count: int) -> npt.NDArray[np.int64]:
+        """Those of the frame's next block, which has so many rows."""
+        found: npt.NDArray[np.int64] = np.flatnonzero(self._is_wanted[self._block : self._block + count])
+        self._block += count
+        return found
 
 
 def _rows_within(position: Position, block: BlockHeader, read_range: ReadRange) -> tuple[int, int]:

@@ -96,20 +96,19 @@ class TypedValues:
 
         Returns the columns, the reasons of those that cannot be read, and payloads where there are such.
         """
-        count, version = stored.stop - stored.start, stored.block.metadata.schema_version or b""
+        version = stored.block.metadata.schema_version or b""
         if not stored.block.is_columnar:
-            payloads = stored.block.values()[stored.start : stored.stop]
-            versions = pa.repeat(pa.scalar(version, pa.binary()), count)
+            payloads = stored.payloads()
+            versions = pa.repeat(pa.scalar(version, pa.binary()), stored.row_count)
             return *self.decode(pa.array(payloads, pa.binary()), versions), payloads
-        rows = stored.block.rows()
-        rows = rows if len(rows) == count else rows.slice(stored.start, count)
+        rows = stored.of(stored.block.rows())
         read = self._conversion or rows_conversion(self._versions.target)
         self._conversion = read
         pieces: list[pa.Array] = []
         reasons: dict[int, str] = {}
         self._read_all(read, rows, 0, pieces, reasons)
         said = {row: f"{_said(version)}: {reason}"[:_MAX_REASON] for row, reason in reasons.items()}
-        values = stored.block.values()[stored.start : stored.stop] if reasons else None
+        values = stored.payloads() if reasons else None
         return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces), said, values
 
     def _of_version(self, version: bytes, values: pa.Array, rows: Any) -> tuple[pa.Array, dict[int, str]]:
@@ -400,7 +399,7 @@ def _columnar_batches(
             for row, reason in said.items():
                 reasons[first + row] = reason
                 payloads[first + row] = values[row] if values is not None else None
-            first += stored.stop - stored.start
+            first += stored.row_count
         joined = found[0] if len(found) == 1 else pa.concat_arrays(found)
         unread = pa.array([payloads.get(row) for row in range(first)], pa.binary()) if reasons else joined
         yield _with_values(batch, columns, joined, _unread(unread, reasons))

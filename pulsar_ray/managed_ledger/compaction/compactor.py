@@ -9,64 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from pulsar_ray.errors import InvalidMessage, UnsupportedFormatVersion
-from pulsar_ray.format.block import CHUNK, ENCRYPTED, parse_block_header
-from pulsar_ray.format.payload import DecodedBlock, decode_block, without_rows
+from pulsar_ray.format.block import CHUNK, parse_block_header
+from pulsar_ray.format.payload import decode_block, without_rows
 from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk
 from pulsar_ray.managed_ledger.compaction.compacted_form import FormWriter, describe_form
 from pulsar_ray.managed_ledger.compaction.compaction_order import CompactionOrder, CompactionOutcome
-from pulsar_ray.managed_ledger.compaction.kept_rows import KeptRows
-from pulsar_ray.managed_ledger.compaction.latest_keys import LatestKeys, lengths_of, with_key
-from pulsar_ray.managed_ledger.compaction.stored_blocks import StoredBlock, stored_blocks
+from pulsar_ray.managed_ledger.compaction.latest_messages import LatestMessages
+from pulsar_ray.managed_ledger.compaction.stored_blocks import StoredBlock
 
-_ROWS_AT_ONCE = 65_536
 NOTHING_KEPT = (-1, -1, -1, 0)
-
-
-class _Rows(NamedTuple):
-    """Columns of a block's messages, as far as compaction has to know."""
-
-    keys: pa.Array
-    is_empty: npt.NDArray[np.bool_]
-    """Whether a message removes its key."""
-    is_there: npt.NDArray[np.bool_] | None
-    """Whether no compaction before has removed it; None if none has removed any."""
-
-
-class _Chunks:
-    """The messages in chunks, of which all chunks are kept or none."""
-
-    def __init__(self) -> None:
-        self.ends: dict[int, int] = {}
-        """The number of the last chunk of each chunk's message, if all are there."""
-        self._open: dict[int, tuple[str, list[int]]] = {}
-
-    def add(self, block: StoredBlock) -> bool:
-        """Take a chunk; whether its message is whole with it."""
-        info = block.header.metadata().chunk
-        assert info is not None
-        uuid, numbers = self._open.get(block.header.incarnation, ("", []))
-        if info.chunk_id == 0:
-            uuid, numbers = info.uuid, []
-            self._open[block.header.incarnation] = (uuid, numbers)
-        if uuid != info.uuid or info.chunk_id != len(numbers):
-            return False  # sent twice, or without those before: nobody is ever given it
-        numbers.append(block.number)
-        if len(numbers) < info.num_chunks:
-            return False
-        self.ends.update(dict.fromkeys(numbers, block.number))
-        del self._open[block.header.incarnation]
-        return True
-
-    def open_numbers(self) -> list[int]:
-        """The chunks of messages whose rest may be behind the horizon."""
-        return sorted(number for _, numbers in self._open.values() for number in numbers)
 
 
 class Compactor:
@@ -82,14 +37,17 @@ class Compactor:
         disk: Disk = SYSTEM_DISK,
     ) -> None:
         self._order = order
-        self._watch = watch
         self._disk = disk
-        self._keys = LatestKeys(order.max_key_bytes)
-        self._kept = KeptRows(Path(order.directory))
-        self._chunks = _Chunks()
-        self._total_bytes = max(sum(segment.end_offset for segment in order.segments), 1)
-        self._lasts: dict[int, int] = {}
-        self._seen = 0
+        self._is_writing = False
+        self._latest = LatestMessages(
+            order.segments,
+            order.behind,
+            order.horizon,
+            retains_null_key=order.retains_null_key,
+            max_key_bytes=order.max_key_bytes,
+            directory=Path(order.directory),
+            watch=lambda share: watch((share + self._is_writing) / 2),
+        )
 
     def run(self) -> CompactionOutcome:
         """Write the compacted form; it is durable when this returns.
@@ -98,13 +56,13 @@ class Compactor:
 
         Raises CorruptData for what cannot be read, SegmentGone, OSError; then nothing of it is left.
         """
-        with closing(self._kept):
+        with closing(self._latest):
             return self._run()
 
     def _run(self) -> CompactionOutcome:
-        while not self._keys.is_done:
-            self._find()
-        self._kept.add(np.array(self._chunks.open_numbers(), np.int64))
+        self._latest.find()
+        self._latest.keep_open_chunks()
+        self._is_writing = True
         order = self._order
         writer = FormWriter(
             Path(order.directory),
@@ -119,7 +77,8 @@ class Compactor:
             last, kept = self._write(writer)
             writer.finish()
             segments = tuple(
-                segment._replace(last_entry_id=self._lasts[segment.ledger_id]) for segment in writer.segments
+                segment._replace(last_entry_id=self._latest.lasts[segment.ledger_id])
+                for segment in writer.segments
             )
             outcome = CompactionOutcome(
                 order.number,
@@ -127,8 +86,8 @@ class Compactor:
                 segments,
                 last,
                 kept,
-                self._seen - kept,
-                self._total_bytes,
+                self._latest.seen - kept,
+                self._latest.total_bytes,
                 writer.total_bytes,
             )
             describe_form(Path(order.directory), outcome.record(order.created_ms, 0), self._disk)
@@ -137,80 +96,15 @@ class Compactor:
             raise
         return outcome
 
-    # ---- which rows are kept
-
-    def _find(self) -> None:
-        keys, gathered = self._keys, _Gathered(self._keys)
-        is_first = not keys.passes
-        keys.begin()
-        if is_first:
-            self._chunks = _Chunks()
-        read = 0
-        null_keys: list[npt.NDArray[np.int64]] = []
-        for blocks in self._blocks():
-            for block in blocks:
-                read += block.header.total_length
-                self._lasts[block.ledger_id] = block.entry_id + block.header.entries - 1
-                if block.header.flags & CHUNK and block.number not in self._chunks.ends:
-                    if not is_first or not self._chunks.add(block):
-                        continue
-                elif block.header.flags & CHUNK and self._chunks.ends[block.number] != block.number:
-                    continue
-                rows = _rows_of(block)
-                if rows is None:
-                    if is_first:
-                        null_keys.append(np.arange(block.number, block.number + block.header.message_count))
-                        self._seen += block.header.message_count
-                    continue
-                if is_first:
-                    gone = 0 if rows.is_there is None else np.count_nonzero(~rows.is_there)
-                    self._seen += len(rows.keys) - int(gone)
-                    if self._order.retains_null_key and len(keyless := _keyless(block, rows)):
-                        null_keys.append(keyless)
-                gathered.add(block, rows)
-            self._watch(min(read / self._total_bytes, 1) / 2)
-        gathered.flush()
-        self._keep(keys.end())
-        if null_keys:
-            self._keep(np.concatenate(null_keys))
-
-    def _keep(self, numbers: npt.NDArray[np.int64]) -> None:
-        """Keep these rows; of a message in chunks the last one stands for all."""
-        self._kept.add(numbers)
-        if ends := self._chunks.ends:
-            last = np.fromiter(ends.values(), np.int64, len(ends))
-            all_chunks = np.fromiter(ends, np.int64, len(ends))
-            others = all_chunks[np.isin(last, numbers) & (all_chunks != last)]
-            self._kept.add(np.sort(others))
-
-    def _blocks(self) -> Any:
-        return stored_blocks(self._order.segments, self._order.behind, self._order.horizon)
-
-    # ---- writing them
-
     def _write(self, writer: FormWriter) -> tuple[tuple[int, int, int, int], int]:
-        self._kept.rewind()
-        last, kept, read = NOTHING_KEPT, 0, 0
-        for blocks in self._blocks():
-            if not blocks:
-                continue
-            numbers = self._kept.below(blocks[-1].number + blocks[-1].header.message_count)
-            for block in blocks if len(numbers) else ():
-                of_block = self._of_block(block, numbers)
-                if len(of_block):
-                    is_part = (
-                        block.header.flags & CHUNK and self._chunks.ends.get(block.number) != block.number
-                    )
-                    kept += 0 if is_part else len(of_block)
-                    last = self._put(writer, block, of_block)
-            read += sum(block.header.total_length for block in blocks)
-            self._watch(0.5 + min(read / self._total_bytes, 1) / 2)
+        last, kept = NOTHING_KEPT, 0
+        ends = self._latest.chunks.ends
+        for blocks in self._latest.kept():
+            for block, rows in blocks:
+                is_part = block.header.flags & CHUNK and ends.get(block.number) != block.number
+                kept += 0 if is_part else len(rows)
+                last = self._put(writer, block, rows)
         return last, kept
-
-    def _of_block(self, block: StoredBlock, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        first, end = np.searchsorted(numbers, (block.number, block.number + block.header.message_count))
-        of_block: npt.NDArray[np.int64] = numbers[first:end] - block.number
-        return of_block
 
     def _put(
         self, writer: FormWriter, block: StoredBlock, rows: npt.NDArray[np.int64]
@@ -230,85 +124,3 @@ class Compactor:
             return block.ledger_id, block.entry_id + row, -1, 0
         size = header.batch_size
         return block.ledger_id, block.entry_id, row if size else -1, size
-
-
-class _Gathered:
-    """Gathers keys of many blocks: a group of them costs little more than one."""
-
-    def __init__(self, keys: LatestKeys) -> None:
-        self._keys = keys
-        self._columns: list[pa.Array] = []
-        self._singles: list[str] = []
-        self._marks: list[npt.NDArray[np.int64]] = []
-        self._rows = 0
-
-    def add(self, block: StoredBlock, rows: _Rows) -> None:
-        marks = np.arange(block.number, block.number + len(rows.keys)) * 2 + rows.is_empty
-        keys = rows.keys
-        if rows.is_there is not None:
-            marks, keys = marks[rows.is_there], keys.filter(pa.array(rows.is_there))
-        self._columns.append(keys)
-        self._marks.append(marks)
-        self._rows += len(keys)
-        if self._rows >= _ROWS_AT_ONCE:
-            self.flush()
-
-    def flush(self) -> None:
-        if not self._columns:
-            return
-        keys, marks = pa.concat_arrays(self._columns), np.concatenate(self._marks)
-        self._columns, self._marks, self._rows = [], [], 0
-        is_keyed = with_key(keys)
-        if not is_keyed.all():
-            keys, marks = keys.filter(pa.array(is_keyed)), marks[is_keyed]
-        if len(keys):
-            self._keys.add(keys, marks)
-
-
-def _rows_of(block: StoredBlock) -> _Rows | None:
-    """The keys of a block; None for one that nobody can read, which stays."""
-    header = block.header
-    if header.flags & ENCRYPTED:
-        return None
-    count = header.message_count
-    if count == 1 and not header.columns:
-        key = header.metadata().key
-        is_empty = np.array([not header.uncompressed_length])
-        return _Rows(pa.array([key], pa.utf8()), is_empty, None)
-    try:
-        decoded = decode_block(block.data)
-    except (InvalidMessage, UnsupportedFormatVersion):
-        return None
-    removed_rows = decoded.metadata.removed_rows
-    is_there = None if removed_rows is None else rows_there(removed_rows, count)
-    return _Rows(_keys_of(decoded), _empty_of(decoded), is_there)
-
-
-def _keys_of(decoded: DecodedBlock) -> pa.Array:
-    keys = decoded.column("key")
-    return pa.nulls(decoded.message_count, pa.utf8()) if keys is None else keys
-
-
-def _empty_of(decoded: DecodedBlock) -> npt.NDArray[np.bool_]:
-    if decoded.is_columnar:
-        nulls: npt.NDArray[np.bool_] = decoded.rows().is_null().to_numpy(zero_copy_only=False)
-        return nulls
-    is_empty: npt.NDArray[np.bool_] = lengths_of(decoded.column("value")) == 0
-    return is_empty
-
-
-def rows_there(removed_rows: bytes | None, count: int) -> npt.NDArray[np.bool_]:
-    """Which of a block's rows were not removed by a compaction."""
-    if removed_rows is None:
-        return np.ones(count, np.bool_)
-    bits = np.unpackbits(np.frombuffer(removed_rows, np.uint8), count=count, bitorder="little")
-    there: npt.NDArray[np.bool_] = bits == 0
-    return there
-
-
-def _keyless(block: StoredBlock, rows: _Rows) -> npt.NDArray[np.int64]:
-    is_keyless = ~with_key(rows.keys)
-    if rows.is_there is not None:
-        is_keyless &= rows.is_there
-    found: npt.NDArray[np.int64] = np.flatnonzero(is_keyless) + block.number
-    return found

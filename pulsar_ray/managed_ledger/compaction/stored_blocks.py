@@ -27,7 +27,10 @@ class SourceSegment(NamedTuple):
 
 
 class StoredBlock(NamedTuple):
-    """A block, its place, and the number of its first message among all."""
+    """A block, its place, and the number of its first message among all.
+
+    Its frame has a place in the segment's file, and a first message too.
+    """
 
     ledger_id: int
     entry_id: int
@@ -35,6 +38,9 @@ class StoredBlock(NamedTuple):
     header: BlockHeader
     data: memoryview
     frame: FrameHeader
+    segment: SourceSegment
+    frame_offset: int
+    frame_number: int
 
 
 def stored_blocks(
@@ -92,7 +98,7 @@ def _of_segment(reader: SegmentReader, segment: SourceSegment, number: int) -> I
 def _of_frame(
     data: memoryview, frame: FrameHeader, segment: SourceSegment, number: int, offset: int
 ) -> Iterator[StoredBlock]:
-    at, entry_id = frame.header_length, frame.first_entry_id
+    at, entry_id, frame_number, frame_offset = frame.header_length, frame.first_entry_id, number, offset
     for span in frame.blocks:
         try:
             header = parse_block_header(data, at, segment.path)
@@ -100,7 +106,17 @@ def _of_frame(
             raise CorruptData(segment.path, offset + at, error.text) from None
         if (header.total_length, header.entries, header.message_count) != span:
             raise CorruptData(segment.path, offset + at, "block is not the one its frame announces")
-        yield StoredBlock(segment.ledger_id, entry_id, number, header, data[at : at + span.length], frame)
+        yield StoredBlock(
+            segment.ledger_id,
+            entry_id,
+            number,
+            header,
+            data[at : at + span.length],
+            frame,
+            segment,
+            frame_offset,
+            frame_number,
+        )
         at += span.length
         entry_id += span.entries
         number += span.messages
