@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -50,14 +51,13 @@ class EndingCalls:
     def compact(self, topic: str) -> None:
         """Begin to compact all partitions of a topic; see `each_of`."""
         _persistent(topic)
-        each_of(
-            {route.topic: route for route in self._calls.serving_routes(topic)},
-            self._compact,
-        )
+        request_id = uuid.uuid4().hex
 
-    def _compact(self, partition: str) -> None:
-        for route in self._calls.serving_routes(partition):
-            self._calls.ask_partition(route, "compact")
+        def compact(partition: str) -> None:
+            for route in self._calls.serving_routes(partition):
+                self._calls.ask_partition(route, "compact", request_id=request_id)
+
+        each_of((route.topic for route in self._calls.serving_routes(topic)), compact)
 
     def compaction_status(self, topic: str) -> dict[str, dict[str, Any]]:
         """How the last compaction of each partition stands."""

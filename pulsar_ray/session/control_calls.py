@@ -81,7 +81,7 @@ PARTITION_CALLS: Calls = {
     "producer_sequence_ids": {"prefix": is_text},
     "clear_backlog": {"subscription": is_text},
     "truncate": {},
-    "compact": {},
+    "compact": {"request_id": is_text},
     "compaction_status": {},
     "terminate": {},
     "end_messages": {"sending": _are_entry_seqs, "idle_ms": is_number},

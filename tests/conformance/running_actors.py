@@ -22,6 +22,8 @@ NEED_RUNNING_ACTORS: dict[str, tuple[str, ...]] = {
     "test_compaction": (
         "test_what_was_compacted_may_be_trimmed",
         "test_a_killed_compactor_leaves_the_view_and_a_next_run_works",
+        # A partition knows the last request for as long as it runs.
+        "test_a_request_that_comes_again_is_the_same_one",
     ),
     "test_metric_figures": (
         "test_readers_are_one_subscription_whose_counts_stay",

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import threading
 from typing import Any
 
 import pytest
 
+from pulsar_ray.broker.partition.topic_compaction import TopicCompaction
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer.reader import Reader
 from pulsar_ray.errors import InvalidConfiguration, NotAllowedError
 from pulsar_ray.ledger.segment_file import parse_compacted_name
+from pulsar_ray.managed_ledger.compaction.compaction_order import CompactionOrder, CompactionOutcome
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.testing.waiting import wait_until
-from pulsar_ray.transport.actor_names import compactor_name
+from pulsar_ray.transport.actor_names import compactor_name, partition_name
 from tests.conformance.broker import EARLIEST, WAIT_MS, Broker
 
 ROWS: list[tuple[str | None, bytes | None]] = [
@@ -229,6 +234,73 @@ def test_a_list_of_topics_and_partitions(broker: Broker, client: Client) -> None
     compact(broker, one)
     consumer = client.subscribe([one, many], "s", is_read_compacted=True, initial_position=EARLIEST)
     assert sorted(each.data() for each in drained(consumer, 6)) == sorted(2 * LATEST)
+
+
+@pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover])
+def test_a_pattern_reads_each_topic_as_its_table(broker: Broker, client: Client, kind: ConsumerType) -> None:
+    one, many, topics = broker.topic(), broker.topic(2), broker.admin().topics
+    publish(client, one)
+    publish(client, many)
+    topics.compact(many)
+    wait_until(lambda: topics.compaction_status(many)["status"] == "SUCCESS")
+    compact(broker, one)
+    names = "|".join(re.escape(name.rsplit("/", 1)[-1]) for name in (one, many))
+    pattern = re.compile(f"persistent://public/default/({names})")
+    consumer = client.subscribe(pattern, "s", kind, is_read_compacted=True, initial_position=EARLIEST)
+    found = drained(consumer, 6)
+    assert sorted(each.data() for each in found) == sorted(2 * LATEST)
+    assert {each.topic_name().split("-partition-")[0] for each in found} == {one, many}
+    for message in found[:4]:
+        consumer.acknowledge(message)
+    consumer.close()
+    # What was acknowledged does not come again, and what was removed never does.
+    again = client.subscribe(pattern, "s", kind, is_read_compacted=True)
+    assert sorted(each.data() for each in drained(again, 2)) == sorted(each.data() for each in found[4:])
+    publish(client, one, [("a", b"a4"), ("f", b"f1")])
+    assert [each.data() for each in drained(again, 2)] == [b"a4", b"f1"]
+    again.close()
+    for refused in (ConsumerType.Shared, ConsumerType.KeyShared):
+        for those in (pattern, [one, many]):
+            with pytest.raises(InvalidConfiguration, match="is_read_compacted"):
+                client.subscribe(those, "s2", refused, is_read_compacted=True)
+
+
+def test_a_request_that_comes_again_is_the_same_one(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer was lost; another user's request is refused while the compaction runs."""
+    topic, topics = broker.topic(), broker.admin().topics
+    publish(client, topic)
+    address = partition_name(TopicName.parse(topic).full)
+    may_go_on = threading.Event()
+    asked = TopicCompaction._asked
+
+    def held(self: TopicCompaction, order: CompactionOrder) -> CompactionOutcome:
+        assert may_go_on.wait(WAIT_MS / 1000)
+        return asked(self, order)
+
+    def call(request_id: str) -> None:
+        broker.cluster.call(address, "call", "compact", {"request_id": request_id}, timeout_s=20.0)
+
+    def is_over() -> bool:
+        return bool(topics.compaction_status(topic)["status"] == "SUCCESS")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TopicCompaction, "_asked", held)
+        call("one")
+        call("one")
+        with pytest.raises(NotAllowedError, match="in progress"):
+            topics.compact(topic)
+        may_go_on.set()
+        wait_until(is_over)
+        removed = topics.stats(topic)["compaction"]["lastCompactionRemovedEventCount"]
+        assert removed == 9
+        may_go_on.clear()
+        publish(client, topic)
+        call("one")
+        assert topics.compaction_status(topic)["status"] == "SUCCESS"
+        may_go_on.set()
+    compact(broker, topic)
 
 
 def test_the_asyncio_client_reads_it_too(broker: Broker, client: Client) -> None:

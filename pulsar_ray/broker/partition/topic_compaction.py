@@ -77,6 +77,7 @@ class TopicCompaction:
         has_form = ledger.changes.compacted is not None
         self._status = SUCCESS if has_form else NOT_RUN
         self._last_error = ""
+        self._last_request_id = ""
         self._share = float(has_form)
         self._failed_ms = 0
         self._run: asyncio.Future[None] | None = None
@@ -90,14 +91,20 @@ class TopicCompaction:
 
     # ---- what administrators ask
 
-    async def compact(self) -> None:
-        """Begin to compact all that is stored by now. Raises NotAllowedError while a compaction runs."""
+    async def compact(self, request_id: str) -> None:
+        """Begin to compact all that is stored by now, once for each request, which may come again.
+
+        Raises NotAllowedError while a compaction runs that others asked for.
+        """
         check_user_may_change(TopicName.parse(self._ledger.identity.topic))
+        if request_id == self._last_request_id:
+            return
         if self.is_running:
             raise NotAllowedError(
                 f"a compaction of {self._ledger.identity.topic} is in progress: wait until its status is "
                 "SUCCESS or ERROR"
             )
+        self._last_request_id = request_id
         self._begin()
 
     async def status(self) -> dict[str, Any]:

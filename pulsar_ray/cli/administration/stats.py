@@ -91,8 +91,10 @@ def _show_problems(topic: str, found: dict[str, Any]) -> None:
 
 
 def _publishing(found: dict[str, Any]) -> list[str]:
-    """Say what is not as usual for producers."""
+    """Say which schema producers use, and what is not as usual for them."""
     told = []
+    if found.get("schemaType"):
+        told.append(f"schema: {found['schemaType']}, version {found['schemaVersion']}")
     if found.get("deduplicationStatus", "Disabled") != "Disabled":
         told.append(f"deduplication: {found['deduplicationStatus']}")
     if found.get("topicEpoch", -1) >= 0:

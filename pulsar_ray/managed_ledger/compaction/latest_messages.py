@@ -240,7 +240,8 @@ def _empty_of(decoded: DecodedBlock) -> npt.NDArray[np.bool_]:
     if decoded.is_columnar:
         nulls: npt.NDArray[np.bool_] = decoded.rows().is_null().to_numpy(zero_copy_only=False)
         return nulls
-    return lengths_of(decoded.column("value")) == 0
+    empty: npt.NDArray[np.bool_] = lengths_of(decoded.column("value")) == 0
+    return empty
 
 
 def rows_there(removed_rows: bytes | None, count: int) -> npt.NDArray[np.bool_]:

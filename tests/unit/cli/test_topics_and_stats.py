@@ -213,12 +213,16 @@ def test_stats_show_what_is_special_for_producers(run: Run) -> None:
     usual = run(target, "stats", "t").stdout
     assert "deduplication" not in usual
     assert "epoch" not in usual
+    assert "schema" not in usual
     target.the_admin.topic_stats |= {
         "deduplicationStatus": "Enabled",
         "topicEpoch": 3,
         "waitingPublishers": 2,
+        "schemaType": "AVRO",
+        "schemaVersion": 3,
     }
     shown = run(target, "stats", "t").stdout
+    assert "schema: AVRO, version 3\n" in shown
     assert "deduplication: Enabled\ntopic epoch: 3\n" in shown
     assert "have the topic for themselves: 2" in shown
 
