@@ -32,7 +32,7 @@ LONG_LAST_LINE = {
     "tune_events": "4 trials logged 10 steps each, in order; the best rate is 0.5",
 }
 NEEDS = {"serve_by_backlog": "fastapi", "serve_tasks": "fastapi", "tune_events": "tensorboardX"}
-IN_TESTS_SPARK = {"spark_report"}
+IN_TESTS_SPARK = {"spark_report", "spark_typed"}
 
 
 def test_every_example_is_tested() -> None:

@@ -10,9 +10,9 @@ from pyspark.sql import SparkSession
 from pulsar_ray import Client
 from pulsar_ray.admin.admin import Admin
 from pulsar_ray.errors import InvalidConfiguration
-from pulsar_ray.schema import ArrowSchema, JsonSchema, Schema
+from pulsar_ray.schema import ArrowSchema, JsonSchema
 from pulsar_ray.testing.waiting import wait_until
-from pulsar_ray_spark import read, releasing
+from pulsar_ray_spark import read, read_stream, releasing
 
 WAIT_S = 60.0
 
@@ -56,11 +56,15 @@ def test_it_has_one_row_for_each_key(spark: SparkSession, client: Client, topic:
     assert table(spark, topic) == sorted(rest.items())
     with pytest.raises(InvalidConfiguration, match="no start and no end"):
         read(spark, topic, "latest", read_compacted=True)
+    with pytest.raises(InvalidConfiguration, match="is not persistent"):
+        read(spark, f"non-persistent://public/default/{topic}", read_compacted=True)
+    with pytest.raises(InvalidConfiguration, match="a stream cannot take back"):
+        read_stream(spark, topic, name="of-a-table", read_compacted=True)
 
 
 @pytest.mark.parametrize("form", [JsonSchema, ArrowSchema])
 def test_values_are_columns_by_the_version_that_wrote_them(
-    spark: SparkSession, client: Client, topic: str, form: type[Schema]
+    spark: SparkSession, client: Client, topic: str, form: type[JsonSchema | ArrowSchema]
 ) -> None:
     old = client.create_producer(topic, schema=form(Price), batching_enabled=True)
     for number in range(6):

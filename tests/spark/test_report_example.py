@@ -16,3 +16,18 @@ def test_the_report_counts_everything_then_only_what_is_new(tmp_path: Path) -> N
     wanted += ["since then", "  Ada: 1,000", "  Grace: 1,000", "  Hedy: 1,000"]
     # Spark says things of its own in between.
     assert is_printed([line for each in wanted for line in ("...", each)] + ["..."], lines), lines
+
+
+@pytest.mark.timeout(600)
+def test_three_versions_are_columns_of_the_newest(tmp_path: Path) -> None:
+    with new_environment(tmp_path) as environment:
+        lines = run_example("spark_typed", environment, tmp_path)
+    old = "unknown, looks: None"
+    wanted = ["everything", f"  p1: packed, {old}", f"  p2: packed, {old}"]
+    latest = [
+        "  p1: on its way, Lyon, looks: None",
+        f"  p3: packed, {old}",
+        "  p2: delivered, Rome, looks: 4",
+    ]
+    wanted += [*latest, "each parcel as it is now", *latest]
+    assert is_printed([line for each in wanted for line in ("...", each)] + ["..."], lines), lines

@@ -126,6 +126,7 @@ def read_stream(
     value_type: Bytes = "binary",
     schema: StructType | str | None = None,
     avro_schema: str | None = None,
+    read_compacted: bool = False,
     typed: bool = False,
     mode: Mode = "permissive",
     max_messages_per_trigger: int | None = None,
@@ -150,9 +151,16 @@ def read_stream(
     trimmed all the same, and listed topics that were deleted, end the query with DataLost unless
     `fail_on_data_loss` is off.
 
+    A stream has every message: with `read_compacted` it is refused.
+
     Raises InvalidConfiguration, and `start()` what it says.
     """
     check_name(name)
+    if read_compacted:
+        raise InvalidConfiguration(
+            "read_compacted=True: a stream cannot take back what it has given of a key. Read the table of "
+            "all keys by read(..., read_compacted=True), and keep it up to date by a stream of every message"
+        )
     wanted = as_columns(columns)
     values = as_value_form(spark, key_type, value_type, schema, avro_schema, mode, is_typed=typed)
     values.columns_to_read(wanted)
