@@ -1,4 +1,6 @@
-"""Read a topic that three versions of a class have written as one DataFrame, and as a table of its keys.
+"""Read a topic with three versions of a class as one DataFrame.
+
+Afterwards it is read as a table of its keys.
 
     python examples/spark_typed.py
 

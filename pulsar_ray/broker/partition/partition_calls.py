@@ -294,9 +294,9 @@ class PartitionCalls:
         }
 
     async def plan_table(self, lease_ms: int) -> dict[str, Any]:
-        """Return the files that have the latest message of each key, and of which entries, under a lease.
+        """Return the files that have the latest message of each key, under a lease.
 
-        See TableSource. The lease is on all there ever was, which keeps what was compacted too.
+        See TableSource for the rest. The lease is on all there ever was, which keeps what was compacted too.
         """
         self._check_room_for_lease()
         last = self._ledger.readable_position

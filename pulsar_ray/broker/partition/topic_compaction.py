@@ -92,9 +92,9 @@ class TopicCompaction:
     # ---- what administrators ask
 
     async def compact(self, request_id: str) -> None:
-        """Begin to compact all that is stored by now, once for each request, which may come again.
+        """Begin to compact all that is stored by now.
 
-        Raises NotAllowedError while a compaction runs that others asked for.
+        A request may come again, and begins nothing then. Raises NotAllowedError while a compaction runs that others asked for.
         """
         check_user_may_change(TopicName.parse(self._ledger.identity.topic))
         if request_id == self._last_request_id:
@@ -194,12 +194,12 @@ class TopicCompaction:
         return total
 
     def _is_read_in_bulk(self) -> bool:
-        """Whether a lease is on what was compacted, which may be an older form than the present one."""
+        """Whether a lease is on what was compacted, perhaps on an older form."""
         leases, now_ms = self._ledger.changes.leases(), self._clock.now_ms()
         return any(lease.first_ledger_id < 0 and lease.expires_ms > now_ms for lease in leases)
 
     def _segments(self) -> list[SourceSegment]:
-        """What was compacted, and the log behind it."""
+        """The segments of the compacted form, and of the log behind it."""
         behind = self._horizon()
         log = [
             SourceSegment(s.ledger_id, s.segment_index, str(s.path), s.end_offset)

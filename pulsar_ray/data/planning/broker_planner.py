@@ -82,7 +82,10 @@ class BrokerPlanner:
 
     @contextmanager
     def tables(self, topics: Topics) -> Iterator[list[TableSource]]:
-        """Find what has the latest message of each key, and hold it until the context is left."""
+        """Find what has the latest message of each key.
+
+        It is held until the context is left.
+        """
         tables, leases = self.held_tables(topics)
         try:
             yield tables
@@ -91,9 +94,9 @@ class BrokerPlanner:
             LEASE_KEEPER.leave(leases)
 
     def held_tables(self, topics: Topics) -> tuple[list[TableSource], RangeLeases]:
-        """Find what has the latest message of each key, and hold it as `held_plan` holds a range.
+        """Find what has the latest message of each key.
 
-        Raises InvalidConfiguration for a topic that stores nothing.
+        It is held as `held_plan` holds a range. Raises InvalidConfiguration for a topic that stores nothing.
         """
         leases = RangeLeases(self._cluster)
         tables: list[TableSource] = []

@@ -165,9 +165,9 @@ class ReadRange:
 
 @dataclass(frozen=True)
 class TableSource:
-    """A partition of which the latest message of each key is to be read, on the node of its disk.
+    """A partition of which the latest message of each key is to be read.
 
-    `segments` are those that were compacted, up to the entry `behind`, and those of the log up to the
+    Its files are on the node `node_id`. `segments` are those that were compacted, up to the entry `behind`, and those of the log up to the
     `horizon`.
     """
 

@@ -1,4 +1,4 @@
-"""Find which messages make the table of a topic's keys, and the ranges of files that have them.
+"""Find which messages make the table of a topic's keys.
 
 All keys are read for that, of what was compacted and of the log behind it, as a compaction reads them; the
 ranges are read as others are.
@@ -32,7 +32,7 @@ _GAP_BYTES = 1 << 20
 
 
 def check_whole_log(start: Bound, end: Bound) -> None:
-    """Raise InvalidConfiguration for a part of a log, which says nothing about the latest of each key."""
+    """Raise InvalidConfiguration for a part of a log, which makes no table."""
     if start != "earliest" or end != "latest":
         raise InvalidConfiguration(
             "read_compacted=True reads the latest message of each key, of all that is stored: give no start "
@@ -41,7 +41,7 @@ def check_whole_log(start: Bound, end: Bound) -> None:
 
 
 def table_ranges(sources: Sequence[TableSource]) -> list[ReadRange]:
-    """The ranges of several partitions, each found on the node that has its files.
+    """Find the ranges of several partitions, each on the node that has its files.
 
     Raises CorruptData, SegmentGone, WrongNode.
     """
@@ -60,7 +60,10 @@ def table_ranges(sources: Sequence[TableSource]) -> list[ReadRange]:
 
 
 def ranges_of_table(source: TableSource, slice_bytes: int = SLICE_BYTES) -> list[ReadRange]:
-    """The ranges that have the latest message of each key of a partition, in the order of the log."""
+    """Find the ranges that have the latest message of each key of a partition.
+
+    They are in the order of the log.
+    """
     for segment in source.segments[:1]:
         if not Path(segment.path).parent.exists():
             raise WrongNode(
