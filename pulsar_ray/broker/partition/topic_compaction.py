@@ -94,7 +94,8 @@ class TopicCompaction:
     async def compact(self, request_id: str) -> None:
         """Begin to compact all that is stored by now.
 
-        A request may come again, and begins nothing then. Raises NotAllowedError while a compaction runs that others asked for.
+        A request may come again, and begins nothing then. Raises NotAllowedError while a compaction runs
+        that others asked for.
         """
         check_user_may_change(TopicName.parse(self._ledger.identity.topic))
         if request_id == self._last_request_id:

@@ -160,15 +160,18 @@ class ReadRange:
     end_batch_index: int = 0
     before: tuple[SegmentSlice, ...] = ()
     wanted: bytes = b""
-    """Of the rows of all frames a bit each, packed and compressed by zlib: those that are read. b"": all."""
+    """Says of each row of all frames whether it is read; b"": all are.
+
+    A bit each, packed and compressed by zlib.
+    """
 
 
 @dataclass(frozen=True)
 class TableSource:
     """A partition of which the latest message of each key is to be read.
 
-    Its files are on the node `node_id`. `segments` are those that were compacted, up to the entry `behind`, and those of the log up to the
-    `horizon`.
+    Its files are on the node `node_id`. `segments` are those that were compacted, up to the entry
+    `behind`, and those of the log up to the `horizon`.
     """
 
     node_id: str

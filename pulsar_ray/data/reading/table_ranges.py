@@ -28,7 +28,10 @@ from pulsar_ray.managed_ledger.compaction.stored_blocks import SourceSegment, St
 from pulsar_ray.model.message_id import EARLIEST, LATEST
 
 _GAP_BYTES = 1 << 20
-"""Frames without such messages that a slice goes over at most: nothing is read of them but headers."""
+"""A slice goes over so many bytes of frames without such messages at most.
+
+Nothing is read of those but headers.
+"""
 
 
 def check_whole_log(start: Bound, end: Bound) -> None:

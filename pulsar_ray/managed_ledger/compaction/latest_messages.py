@@ -1,6 +1,6 @@
-"""Finds the latest message of each key of a log, for whoever keeps or reads those alone.
+"""Finds the latest message of each key of a log.
 
-The form that was compacted before is read in place of its part of the log, which may be trimmed. The log is
+That is for those who keep or read these alone. The form that was compacted before is read in place of its part of the log, which may be trimmed. The log is
 read once, more often where its keys take more memory than they may. Costs are by the batch.
 """
 
@@ -67,9 +67,9 @@ class Chunks:
 
 
 class LatestMessages:
-    """Finds what is to be kept of a log up to a horizon; `behind` ends what `segments` have compacted.
+    """Finds what is to be kept of a log up to a horizon.
 
-    `watch` is called often, with the share of a reading that is done; it may raise to end it. Many rows are
+    What `segments` have of an earlier compaction ends with the entry `behind`. `watch` is called often, with the share of a reading that is done; it may raise to end it. Many rows are
     remembered in a file of `directory` without a name.
     """
 
@@ -108,7 +108,10 @@ class LatestMessages:
         self._kept.add(np.array(self.chunks.open_numbers(), np.int64))
 
     def kept(self) -> Iterator[list[tuple[StoredBlock, Rows]]]:
-        """Yield the blocks that have kept rows, in order, with the places of these; some MiB at once."""
+        """Yield the blocks that have kept rows, with the places of these.
+
+        They come in order, some MiB at once.
+        """
         self._kept.rewind()
         read = 0
         for blocks in self._blocks():
