@@ -1,7 +1,8 @@
 """Finds the latest message of each key of a log.
 
-That is for those who keep or read these alone. The form that was compacted before is read in place of its part of the log, which may be trimmed. The log is
-read once, more often where its keys take more memory than they may. Costs are by the batch.
+That is for those who keep or read these alone. The form that was compacted before is read in place of its
+part of the log, which may be trimmed. The log is read once, more often where its keys take more memory than
+they may. Costs are by the batch.
 """
 
 from __future__ import annotations
@@ -67,10 +68,11 @@ class Chunks:
 
 
 class LatestMessages:
-    """Finds what is to be kept of a log up to a horizon.
+    """Finds the messages of a log up to a horizon that are kept.
 
-    What `segments` have of an earlier compaction ends with the entry `behind`. `watch` is called often, with the share of a reading that is done; it may raise to end it. Many rows are
-    remembered in a file of `directory` without a name.
+    The `segments` of an earlier compaction end with the entry `behind`. `watch` is called often, with the
+    share of a reading that is done; it may raise to end it. Many rows are remembered in a file of `directory`
+    without a name.
     """
 
     def __init__(
