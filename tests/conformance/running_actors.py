@@ -24,6 +24,7 @@ NEED_RUNNING_ACTORS: dict[str, tuple[str, ...]] = {
         "test_a_killed_compactor_leaves_the_view_and_a_next_run_works",
         # A partition knows the last request for as long as it runs.
         "test_a_request_that_comes_again_is_the_same_one",
+        "test_a_form_that_is_read_in_bulk_outlasts_those_that_follow",
     ),
     "test_metric_figures": (
         "test_readers_are_one_subscription_whose_counts_stay",

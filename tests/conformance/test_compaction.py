@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -301,6 +302,40 @@ def test_a_request_that_comes_again_is_the_same_one(
         assert topics.compaction_status(topic)["status"] == "SUCCESS"
         may_go_on.set()
     compact(broker, topic)
+
+
+def test_a_form_that_is_read_in_bulk_outlasts_those_that_follow(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    publish(client, topic)
+    compact(broker, topic)
+    address = partition_name(TopicName.parse(topic).full)
+
+    def call(method: str, arguments: dict[str, Any]) -> Any:
+        return broker.cluster.call(address, "call", method, arguments, timeout_s=20.0)
+
+    planned = call("plan_table", {"lease_ms": WAIT_MS * 10})
+    files = [Path(segment[2]) for segment in planned["segments"]]
+    assert [parse_compacted_name(file.name) is not None for file in files] == [True]
+    for number in range(2):
+        publish(client, topic, [("a", b"%d" % number)])
+        compact(broker, topic)
+    directory = files[0].parent
+
+    def forms() -> int:
+        return sum(parse_compacted_name(path.name) is not None for path in directory.iterdir())
+
+    actor = broker.cluster.partition(topic)
+
+    async def tick() -> None:
+        assert actor.server is not None
+        for _ in range(2):
+            actor.server.tick()
+
+    actor.result(actor.submit(tick), WAIT_MS / 1000)
+    assert forms() == 3
+    call("release_lease", {"lease_id": planned["lease_id"]})
+    wait_until(lambda: forms() == 1)
+    assert not files[0].exists()
 
 
 def test_the_asyncio_client_reads_it_too(broker: Broker, client: Client) -> None:
