@@ -278,6 +278,8 @@ class Settings:
         "", "users and passwords of `htpasswd -m`, in the same places", is_secret=True
     )
     anonymous_user_role: str = setting("", "role of who shows nothing; empty: they are refused")
+    authorization_enabled: bool = setting(False, "let roles do at HTTP what they have the right to")
+    super_user_roles: str = setting("", "roles that may do everything, with commas between them")
     lane_buffer_budget_bytes: int = setting(
         64 * MIB,
         "received bytes an actor holds before it stops reading; a connection: half",
@@ -321,6 +323,10 @@ class Settings:
             raise InvalidConfiguration(
                 "authentication_enabled is true, and nobody could come in: give token_secret_key, "
                 "token_public_key or basic_auth_conf"
+            )
+        if self.authorization_enabled and not self.authentication_enabled:
+            raise InvalidConfiguration(
+                "authorization_enabled is true, and nobody is asked who they are: set authentication_enabled"
             )
 
     def _refuse_not_yet(self) -> None:
@@ -418,6 +424,10 @@ class Settings:
         raise InvalidConfiguration(
             f"http_listen is {self.http_listen!r}: give 'off', a port within 0 to 65535, or 'host:port'"
         )
+
+    def superusers(self) -> frozenset[str]:
+        """super_user_roles as names."""
+        return frozenset(name.strip() for name in self.super_user_roles.split(",") if name.strip())
 
     def subscription_types(self) -> frozenset[str]:
         """subscription_types_enabled as names. Raises InvalidConfiguration for one that there is not."""

@@ -39,7 +39,7 @@ from pulsar_ray.broker.catalog.topic_ending import TopicEnding
 from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
 from pulsar_ray.broker.figures.actor_report import ActorReport, Figures
 from pulsar_ray.broker.health.health_facts import judge
-from pulsar_ray.broker.serving.logs.line_limits import event
+from pulsar_ray.broker.serving.logs.line_limits import audit, event
 from pulsar_ray.broker.serving.sleeper import Idle
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
@@ -348,6 +348,36 @@ class Controller:
     async def remove_policy(self, subject: str, name: str) -> None:
         """Take a policy of a namespace or topic back."""
         await (await self._administering()).remove_policy(subject, name)
+
+    async def permissions(self, subject: str) -> dict[str, dict[str, list[str]]]:
+        """The roles and subscriptions with permissions of a namespace or topic."""
+        return await (await self._administering()).permissions(subject)
+
+    async def grants(self, subject: str) -> dict[str, Any]:
+        """All grants that concern a topic, a namespace or a tenant."""
+        return await (await self._administering()).grants(subject)
+
+    async def grant_permission(self, subject: str, role: str, actions: list[str]) -> None:
+        """Give a role actions on a namespace or topic."""
+        await (await self._administering()).grant_permission(subject, role, actions)
+        audit("%r may %s on %s", role, ", ".join(actions), subject)
+
+    async def revoke_permission(self, subject: str, role: str) -> None:
+        """Take a role's actions on a namespace or topic."""
+        await (await self._administering()).revoke_permission(subject, role)
+        audit("%r has no permissions on %s any more", role, subject)
+
+    async def grant_subscription_permission(
+        self, namespace: str, subscription: str, roles: list[str]
+    ) -> None:
+        """Let these roles alone consume a subscription."""
+        await (await self._administering()).grant_subscription_permission(namespace, subscription, roles)
+        audit("%r may consume %s in %s", roles, subscription, namespace)
+
+    async def revoke_subscription_permission(self, namespace: str, subscription: str, role: str) -> None:
+        """Take a role from those of a subscription."""
+        await (await self._administering()).revoke_subscription_permission(namespace, subscription, role)
+        audit("%r is none of the roles of %s in %s", role, subscription, namespace)
 
     async def policies_for(self, topic: str) -> PolicyUpdate:
         """The policies of a partition's topic, for its actors after a restart. Raises TopicNotFound."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 
 from pulsar_ray.admin.ending_calls import EndingCalls
+from pulsar_ray.admin.permissions import Permissions
 from pulsar_ray.admin.policies import Policies
 from pulsar_ray.admin.topic_calls import Broker, TopicCalls
 from pulsar_ray.client.options.checks import check_flag, check_text
@@ -25,6 +26,8 @@ class Namespaces:
         self._ending = EndingCalls(TopicCalls(broker))
         self.policies = Policies(broker, NAMESPACE)
         """They override the broker's settings for all topics of a namespace."""
+        self.permissions = Permissions(broker, NAMESPACE)
+        """The roles that may produce and consume, on all topics of a namespace."""
 
     def create(self, namespace: str) -> None:
         """Create a namespace of a tenant that is there.

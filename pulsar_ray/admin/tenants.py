@@ -26,7 +26,8 @@ class Tenants:
     ) -> None:
         """Create a tenant. Raises NotAllowedError if it exists, InvalidConfiguration for a name like `a/b`.
 
-        Roles and clusters are kept and answered; nothing heeds them, for there is one cluster without roles.
+        The admin roles may do everything with it by HTTP, where `authorization_enabled` is set. Clusters are
+        kept and answered; nothing heeds them, for there is one.
         """
         info = _info(tenant, admin_roles, allowed_clusters)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pulsar_ray.admin.ending_calls import EndingCalls, each_of
+from pulsar_ray.admin.permissions import Permissions
 from pulsar_ray.admin.policies import Policies
 from pulsar_ray.admin.redrive import Redrive
 from pulsar_ray.admin.topic_calls import Broker, TopicCalls
@@ -44,6 +45,8 @@ class Topics:
         self._redrive = Redrive(self._calls, self._inspection, self._subscriptions, new_client)
         self.policies = Policies(broker, TOPIC)
         """They override the namespace's policies and the broker's settings for one topic."""
+        self.permissions = Permissions(broker, TOPIC)
+        """The roles that may produce and consume, besides those of the namespace."""
 
     def create_topic(self, topic: str) -> None:
         """Create a topic without partitions. Raises NotAllowedError if it exists, InvalidTopicName."""

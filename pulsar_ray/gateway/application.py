@@ -12,7 +12,8 @@ from pulsar_ray.asyncio.client import Client
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.gateway.calls import Calls
-from pulsar_ray.gateway.doors import Doors
+from pulsar_ray.gateway.doors import Doors, GuardedRoutes
+from pulsar_ray.gateway.permission_routes import PermissionRoutes
 from pulsar_ray.gateway.policy_routes import PolicyRoutes
 from pulsar_ray.gateway.produce import ProduceRoutes
 from pulsar_ray.gateway.replies import own_pages_only, typed_errors
@@ -20,7 +21,6 @@ from pulsar_ray.gateway.schema_routes import SchemaRoutes
 from pulsar_ray.gateway.tenancy import BrokerRoutes, NamespaceRoutes, TenantRoutes
 from pulsar_ray.gateway.topics import TopicRoutes
 from pulsar_ray.gateway.websocket import WebSocketRoutes
-from pulsar_ray.security.authentication import Authentication
 
 BODY_BYTES = 6 << 20
 """A payload of 5 MiB and what else a message has."""
@@ -37,10 +37,10 @@ class Gateway:
     """
 
     def __init__(self, admin: Admin, client: Client, settings: Settings) -> None:
-        self._doors = Doors(Authentication(settings))
         self._client = client
         self._calls = Calls(admin)
-        self._sockets = WebSocketRoutes(self._calls, client)
+        self._doors = Doors(settings, self._calls)
+        self._sockets = WebSocketRoutes(self._calls, client, self._doors.check)
         self._runner: web.AppRunner | None = None
         self.url = ""
 
@@ -75,8 +75,10 @@ class Gateway:
         application = web.Application(
             middlewares=[typed_errors, own_pages_only, self._doors.middleware()], client_max_size=BODY_BYTES
         )
-        for routes in (
+        routes = GuardedRoutes(application.router, self._doors.rights)
+        for each in (
             SchemaRoutes(self._calls),
+            PermissionRoutes(self._calls),
             PolicyRoutes(self._calls),
             TopicRoutes(self._calls, lambda: self.url),
             NamespaceRoutes(self._calls),
@@ -85,5 +87,5 @@ class Gateway:
             ProduceRoutes(self._calls, self._client),
             self._sockets,
         ):
-            routes.add_to(application.router)
+            each.add_to(routes)
         return application

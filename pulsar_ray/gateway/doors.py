@@ -1,29 +1,68 @@
-"""Lets those in who say who they are."""
+"""Lets those in who say who they are and have the right to."""
 
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from pulsar_ray.errors import AuthenticationError
+from pulsar_ray.broker.serving.logs.line_limits import audit
+from pulsar_ray.config import Settings
+from pulsar_ray.errors import AuthenticationError, AuthorizationError
+from pulsar_ray.gateway.calls import Calls
 from pulsar_ray.gateway.replies import Handler, refused, status_of, text_of
-from pulsar_ray.security.authentication import Authentication, Credentials
+from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.security.authentication import NOBODY, Authentication, Caller, Credentials
+from pulsar_ray.security.authorization import NO_GRANTS, Grants, Resource, Right, why_not
 
 if TYPE_CHECKING:
     from aiohttp.typedefs import Middleware
 
 WEB_SOCKETS = "/ws/v2/"
+ADMINISTRATION = "/admin/v2/"
+LEFT = 499
+"""Stands in the audit log for a caller who went before the answer."""
+GRANTS_LAST_S = 1.0
+"""How long grants are believed that the controller has told."""
+KEPT_GRANTS = 10_000
+_caller: ContextVar[Caller] = ContextVar("caller", default=NOBODY)
+
+
+class GuardedRoutes:
+    """Adds routes to a router, each with the right that it needs."""
+
+    def __init__(self, router: web.UrlDispatcher, rights: dict[Handler, Right]) -> None:
+        self._router = router
+        self._rights = rights
+
+    def add(self, method: str, path: str, right: Right, handler: Handler) -> None:
+        """Add a route; one for GET answers HEAD as well."""
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            return await handler(request)
+
+        handle.__doc__ = handler.__doc__
+        self._rights[handle] = right
+        for each in ("GET", "HEAD") if method == "GET" else (method,):
+            self._router.add_route(each, path, handle)
 
 
 class Doors:
-    """Asks everybody who they are before any route is served."""
+    """Asks everybody who they are, and what they may, before any route is served."""
 
-    def __init__(self, authentication: Authentication, now_s: Callable[[], float] = time.time) -> None:
-        self._authentication = authentication
+    def __init__(self, settings: Settings, calls: Calls, now_s: Callable[[], float] = time.time) -> None:
+        self._authentication = Authentication(settings)
+        self._decides = settings.authorization_enabled
+        self.rights: dict[Handler, Right] = {}
+        """The right that each route needs, by its handler."""
+        self._superusers = settings.superusers()
+        self._call = calls
         self._now_s = now_s
+        self._grants: OrderedDict[str, tuple[float, Grants]] = OrderedDict()
 
     def middleware(self) -> Middleware:
         """Return the step that every request passes; it answers 401 itself."""
@@ -31,17 +70,77 @@ class Doors:
         @web.middleware
         async def ask(request: web.Request, handler: Handler) -> web.StreamResponse:
             try:
-                self._authentication.who(_shown(request), self._now_s())
+                caller = self._authentication.who(_shown(request), self._now_s())
             except AuthenticationError as error:
+                _note(request, NOBODY, 401)
                 refusal = refused(text_of(error), status_of(error))
                 refusal.headers["WWW-Authenticate"] = self._authentication.challenge
                 return refusal
-            return await handler(request)
+            _caller.set(caller)
+            is_socket = request.path.startswith(WEB_SOCKETS)
+            status = LEFT
+            try:
+                if self._decides and request.match_info.http_exception is None:
+                    # A route without a right is nobody's but the superusers'.
+                    right = self.rights.get(request.match_info.handler, Right.SUPERUSER)
+                    await self.check(right, _resource(request))
+                if is_socket:
+                    # Its end may be days away.
+                    _note(request, caller, 101)
+                response = await handler(request)
+                status = response.status
+                return response
+            except Exception as error:
+                status = getattr(error, "status", 0) or status_of(error)
+                raise
+            finally:
+                if request.path.startswith(ADMINISTRATION) or status in (401, 403):
+                    _note(request, caller, status)
 
         return ask
+
+    async def check(self, right: Right, resource: Resource) -> None:
+        """Raise AuthorizationError unless the caller has this right."""
+        role = _caller.get().role
+        if not self._decides or role in self._superusers or right is Right.KNOWN:
+            return
+        grants = NO_GRANTS if right is Right.SUPERUSER else await self._granted(resource.name)
+        reason = why_not(role, right, resource, grants, self._superusers)
+        if reason:
+            raise AuthorizationError(reason)
+
+    async def _granted(self, subject: str) -> Grants:
+        now_s = time.monotonic()
+        known = self._grants.get(subject)
+        if known is not None and now_s - known[0] < GRANTS_LAST_S:
+            return known[1]
+        described = await self._call(self._call.admin.namespaces.permissions.deciding, subject)
+        grants = Grants.of(described)
+        self._grants[subject] = (now_s, grants)
+        self._grants.move_to_end(subject)
+        if len(self._grants) > KEPT_GRANTS:
+            self._grants.popitem(last=False)
+        return grants
 
 
 def _shown(request: web.Request) -> Credentials:
     # Browsers cannot give a WebSocket headers; elsewhere a token in an address would stand in logs.
     token = request.query.get("token", "") if request.path.startswith(WEB_SOCKETS) else ""
     return Credentials(request.headers.get("Authorization", ""), token)
+
+
+def _resource(request: web.Request) -> Resource:
+    """Return the resource of a path, by the name that the broker is given."""
+    of = request.match_info
+    name = of.get("tenant", "")
+    if "namespace" in of:
+        name = f"{name}/{of['namespace']}"
+    if "topic" in of:
+        name = TopicName.parse(f"{of.get('domain', 'persistent')}://{name}/{of['topic']}").full
+    return Resource(name, of.get("subscription", ""))
+
+
+def _note(request: web.Request, caller: Caller, status: int) -> None:
+    """Write a line of the audit log, without the query, where tokens are."""
+    path = request.rel_url.raw_path[:1000]
+    audit("%r at %s: %s %s: %d", caller.role, request.remote, request.method, path, status)

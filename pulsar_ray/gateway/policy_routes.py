@@ -9,6 +9,7 @@ from typing import Any
 from aiohttp import web
 
 from pulsar_ray.gateway.calls import NAMESPACE, TOPIC, Calls, namespace_of, topic_of
+from pulsar_ray.gateway.doors import GuardedRoutes
 from pulsar_ray.gateway.replies import (
     Refusal,
     body_of,
@@ -21,7 +22,9 @@ from pulsar_ray.gateway.replies import (
 from pulsar_ray.model.policies import NAMESPACE as OF_NAMESPACE
 from pulsar_ray.model.policies import TOPIC as OF_TOPIC
 from pulsar_ray.model.policies import AppliedPolicy
+from pulsar_ray.security.authorization import Right
 
+_RIGHT = Right.TENANT_ADMIN
 SIZE, AGE = "destination_storage", "message_age"
 
 
@@ -206,7 +209,7 @@ class PolicyRoutes:
             OF_TOPIC: calls.admin.topics.policies,
         }
 
-    def add_to(self, router: web.UrlDispatcher) -> None:
+    def add_to(self, routes: GuardedRoutes) -> None:
         """Add the routes of both levels."""
         levels = (
             _Level(OF_NAMESPACE, f"/admin/v2/namespaces/{NAMESPACE}", namespace_of),
@@ -214,13 +217,13 @@ class PolicyRoutes:
         )
         for level in levels:
             for form in FORMS:
-                self._add_form(router, level, form)
-            self._add_quota(router, level)
+                self._add_form(routes, level, form)
+            self._add_quota(routes, level)
             for name, what in _NOT_HERE.items():
-                router.add_route("*", f"{level.path}/{name}", nothing_like(what))
-        router.add_get(f"/admin/v2/namespaces/{NAMESPACE}", self._all_of_namespace)
+                routes.add("*", f"{level.path}/{name}", Right.KNOWN, nothing_like(what))
+        routes.add("GET", f"/admin/v2/namespaces/{NAMESPACE}", _RIGHT, self._all_of_namespace)
 
-    def _add_form(self, router: web.UrlDispatcher, level: _Level, form: Form) -> None:
+    def _add_form(self, routes: GuardedRoutes, level: _Level, form: Form) -> None:
         is_topic = level.name == OF_TOPIC
         name = form.of_topic if is_topic else form.of_namespace
         if not name:
@@ -244,9 +247,9 @@ class PolicyRoutes:
             return done()
 
         path = f"{level.path}/{name}"
-        router.add_get(path, get)
-        router.add_route(form.topic_method if is_topic else form.method, path, change)
-        router.add_delete(path, remove)
+        routes.add("GET", path, _RIGHT, get)
+        routes.add(form.topic_method if is_topic else form.method, path, _RIGHT, change)
+        routes.add("DELETE", path, _RIGHT, remove)
 
     async def _get(self, level: _Level, request: web.Request, policy: str) -> AppliedPolicy:
         return await self._call(self._policies[level.name].get, level.subject(request), policy)
@@ -259,7 +262,7 @@ class PolicyRoutes:
 
     # --- a policy whose requests have a form of their own -----------------------------------------
 
-    def _add_quota(self, router: web.UrlDispatcher, level: _Level) -> None:
+    def _add_quota(self, routes: GuardedRoutes, level: _Level) -> None:
         async def get(request: web.Request) -> web.Response:
             applied = await self._get(level, request, "backlog_quota")
             return found(_quotas(applied, flag_of(request, "applied"), level.name))
@@ -284,9 +287,9 @@ class PolicyRoutes:
                 await self._set(level, request, "backlog_quota", kept)
             return done()
 
-        router.add_get(f"{level.path}/backlogQuotaMap", get)
-        router.add_post(f"{level.path}/backlogQuota", change)
-        router.add_delete(f"{level.path}/backlogQuota", remove)
+        routes.add("GET", f"{level.path}/backlogQuotaMap", _RIGHT, get)
+        routes.add("POST", f"{level.path}/backlogQuota", _RIGHT, change)
+        routes.add("DELETE", f"{level.path}/backlogQuota", _RIGHT, remove)
 
     async def _own_quota(self, level: _Level, request: web.Request) -> dict[str, Any]:
         applied = await self._get(level, request, "backlog_quota")

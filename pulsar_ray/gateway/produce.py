@@ -14,8 +14,10 @@ from pulsar_ray.asyncio.client import Client
 from pulsar_ray.asyncio.producer import Producer
 from pulsar_ray.errors import AlreadyClosed, PulsarException, TopicNotFound
 from pulsar_ray.gateway.calls import TOPIC, Calls, topic_of
+from pulsar_ray.gateway.doors import GuardedRoutes
 from pulsar_ray.gateway.replies import Refusal, body_of, found, number_of, text_of
 from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.security.authorization import Right
 
 KEPT_PRODUCERS = 64
 """Producers that are kept open for the next request; those unused for longest go."""
@@ -94,10 +96,10 @@ class ProduceRoutes:
         self._topics = calls.admin.topics
         self._producers = SharedProducers(client)
 
-    def add_to(self, router: web.UrlDispatcher) -> None:
+    def add_to(self, routes: GuardedRoutes) -> None:
         """Add the routes."""
-        router.add_post(f"/topics/{TOPIC}", self.publish)
-        router.add_post(f"/topics/{TOPIC}/partitions/{{partition}}", self.publish)
+        routes.add("POST", f"/topics/{TOPIC}", Right.PRODUCE, self.publish)
+        routes.add("POST", f"/topics/{TOPIC}/partitions/{{partition}}", Right.PRODUCE, self.publish)
 
     async def publish(self, request: web.Request) -> web.Response:
         """Publish the messages of a body, and answer with their ids once they are durable."""

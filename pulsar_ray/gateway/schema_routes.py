@@ -8,8 +8,10 @@ from aiohttp import web
 
 from pulsar_ray.errors import IncompatibleSchema, InvalidConfiguration
 from pulsar_ray.gateway.calls import Calls
+from pulsar_ray.gateway.doors import GuardedRoutes
 from pulsar_ray.gateway.replies import Mapped, Refusal, body_of, flag_of, found, number_of
 from pulsar_ray.model.topic_schema import SchemaVersion, TopicSchema
+from pulsar_ray.security.authorization import Right
 
 _TOPIC = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
 NO_SCHEMA_AT_ALL = "Invalid schema definition"
@@ -24,15 +26,15 @@ class SchemaRoutes:
         self._call = calls
         self._schemas = calls.admin.schemas
 
-    def add_to(self, router: web.UrlDispatcher) -> None:
+    def add_to(self, routes: GuardedRoutes) -> None:
         """Add the routes."""
-        router.add_get(f"{_TOPIC}/schema", self.latest)
-        router.add_get(f"{_TOPIC}/schema/{{version}}", self.version)
-        router.add_get(f"{_TOPIC}/schemas", self.all)
-        router.add_post(f"{_TOPIC}/schema", self.upload)
-        router.add_delete(f"{_TOPIC}/schema", self.delete)
-        router.add_post(f"{_TOPIC}/compatibility", self.test)
-        router.add_post(f"{_TOPIC}/version", self.number)
+        routes.add("GET", f"{_TOPIC}/schema", Right.LOOK, self.latest)
+        routes.add("GET", f"{_TOPIC}/schema/{{version}}", Right.LOOK, self.version)
+        routes.add("GET", f"{_TOPIC}/schemas", Right.LOOK, self.all)
+        routes.add("POST", f"{_TOPIC}/schema", Right.PRODUCE, self.upload)
+        routes.add("DELETE", f"{_TOPIC}/schema", Right.TENANT_ADMIN, self.delete)
+        routes.add("POST", f"{_TOPIC}/compatibility", Right.LOOK, self.test)
+        routes.add("POST", f"{_TOPIC}/version", Right.LOOK, self.number)
 
     async def latest(self, request: web.Request) -> web.Response:
         """Return the latest version."""

@@ -10,7 +10,9 @@ from aiohttp import web
 from pulsar_ray import __version__
 from pulsar_ray.errors import InvalidConfiguration, InvalidTopicName, NotAllowedError, TopicNotFound
 from pulsar_ray.gateway.calls import NAMESPACE, Calls, namespace_of
+from pulsar_ray.gateway.doors import GuardedRoutes
 from pulsar_ray.gateway.replies import Mapped, Refusal, body_of, done, flag_of, found, nothing_like
+from pulsar_ray.security.authorization import Right
 
 CLUSTER = "standalone"
 """There is one cluster; scripts that name Pulsar's default find it."""
@@ -25,14 +27,14 @@ class TenantRoutes:
         self._call = calls
         self._tenants = calls.admin.tenants
 
-    def add_to(self, router: web.UrlDispatcher) -> None:
+    def add_to(self, routes: GuardedRoutes) -> None:
         """Add the routes."""
-        router.add_get("/admin/v2/tenants", self.list)
+        routes.add("GET", "/admin/v2/tenants", Right.SUPERUSER, self.list)
         one = "/admin/v2/tenants/{tenant}"
-        router.add_get(one, self.get)
-        router.add_put(one, self.create)
-        router.add_post(one, self.update)
-        router.add_delete(one, self.delete)
+        routes.add("GET", one, Right.TENANT_ADMIN, self.get)
+        routes.add("PUT", one, Right.SUPERUSER, self.create)
+        routes.add("POST", one, Right.SUPERUSER, self.update)
+        routes.add("DELETE", one, Right.SUPERUSER, self.delete)
 
     async def list(self, request: web.Request) -> web.Response:
         """List the tenants."""
@@ -79,24 +81,22 @@ class NamespaceRoutes:
         self._namespaces = calls.admin.namespaces
         self._topics = calls.admin.topics
 
-    def add_to(self, router: web.UrlDispatcher) -> None:
+    def add_to(self, routes: GuardedRoutes) -> None:
         """Add the routes."""
-        router.add_get("/admin/v2/namespaces/{tenant}", self.list)
-        router.add_put(_NAMESPACE, self.create)
-        router.add_delete(_NAMESPACE, self.delete)
-        router.add_get(f"{_NAMESPACE}/bundles", self.bundles)
-        router.add_put(f"{_NAMESPACE}/unload", self.unload)
-        router.add_post(f"{_NAMESPACE}/clearBacklog", self.clear_backlog)
-        router.add_post(f"{_NAMESPACE}/clearBacklog/{{subscription}}", self.clear_backlog)
-        router.add_post(f"{_NAMESPACE}/unsubscribe/{{subscription}}", self.unsubscribe)
+        routes.add("GET", "/admin/v2/namespaces/{tenant}", Right.TENANT_ADMIN, self.list)
+        routes.add("PUT", _NAMESPACE, Right.TENANT_ADMIN, self.create)
+        routes.add("DELETE", _NAMESPACE, Right.TENANT_ADMIN, self.delete)
+        routes.add("GET", f"{_NAMESPACE}/bundles", Right.LOOK, self.bundles)
+        routes.add("PUT", f"{_NAMESPACE}/unload", Right.TENANT_ADMIN, self.unload)
+        routes.add("POST", f"{_NAMESPACE}/clearBacklog", Right.CONSUME_ALL, self.clear_backlog)
+        routes.add("POST", f"{_NAMESPACE}/clearBacklog/{{subscription}}", Right.CONSUME, self.clear_backlog)
+        routes.add("POST", f"{_NAMESPACE}/unsubscribe/{{subscription}}", Right.CONSUME, self.unsubscribe)
         for path, what in (
-            ("permissions", "permissions"),
-            ("permissions/{role}", "permissions"),
             ("properties", "properties of namespaces"),
             ("property/{key}/{value}", "properties of namespaces"),
             ("{range}/split", "bundles to split"),
         ):
-            router.add_route("*", f"{_NAMESPACE}/{path}", nothing_like(what))
+            routes.add("*", f"{_NAMESPACE}/{path}", Right.KNOWN, nothing_like(what))
 
     async def list(self, request: web.Request) -> web.Response:
         """List the namespaces of a tenant."""
@@ -164,25 +164,25 @@ class BrokerRoutes:
         self._admin = calls.admin
         self._url = own_url
 
-    def add_to(self, router: web.UrlDispatcher) -> None:
+    def add_to(self, routes: GuardedRoutes) -> None:
         """Add the routes."""
-        router.add_get("/admin/v2/clusters", self.clusters)
-        router.add_get("/admin/v2/clusters/{cluster}", self.cluster)
-        router.add_get("/admin/v2/clusters/{cluster}/failureDomains", self.domains)
-        router.add_get("/admin/v2/brokers/health", self.health)
-        router.add_get("/admin/v2/brokers/ready", self.ready)
-        router.add_get("/admin/v2/brokers/version", self.version)
-        router.add_get("/admin/v2/brokers/leaderBroker", self.leader)
-        router.add_get("/admin/v2/brokers/configuration/runtime", self.settings)
-        router.add_get("/admin/v2/brokers", self.list)
-        router.add_get("/admin/v2/brokers/{cluster}", self.list)
-        router.add_get("/health", self.health)
+        routes.add("GET", "/admin/v2/clusters", Right.KNOWN, self.clusters)
+        routes.add("GET", "/admin/v2/clusters/{cluster}", Right.KNOWN, self.cluster)
+        routes.add("GET", "/admin/v2/clusters/{cluster}/failureDomains", Right.KNOWN, self.domains)
+        routes.add("GET", "/admin/v2/brokers/health", Right.KNOWN, self.health)
+        routes.add("GET", "/admin/v2/brokers/ready", Right.KNOWN, self.ready)
+        routes.add("GET", "/admin/v2/brokers/version", Right.KNOWN, self.version)
+        routes.add("GET", "/admin/v2/brokers/leaderBroker", Right.SUPERUSER, self.leader)
+        routes.add("GET", "/admin/v2/brokers/configuration/runtime", Right.SUPERUSER, self.settings)
+        routes.add("GET", "/admin/v2/brokers", Right.SUPERUSER, self.list)
+        routes.add("GET", "/admin/v2/brokers/{cluster}", Right.SUPERUSER, self.list)
+        routes.add("GET", "/health", Right.KNOWN, self.health)
         for path, what in (
             ("resource-quotas", "quotas of bundles"),
             ("bookies/all", "bookies; `pulsar-ray nodes` lists stores"),
             ("worker/cluster", "functions"),
         ):
-            router.add_route("*", f"/admin/v2/{path}", nothing_like(what))
+            routes.add("*", f"/admin/v2/{path}", Right.KNOWN, nothing_like(what))
 
     async def clusters(self, request: web.Request) -> web.Response:
         """List the clusters: one."""

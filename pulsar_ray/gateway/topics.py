@@ -19,6 +19,7 @@ from pulsar_ray.gateway.calls import (
     namespace_of,
     topic_of,
 )
+from pulsar_ray.gateway.doors import GuardedRoutes
 from pulsar_ray.gateway.replies import (
     Mapped,
     Refusal,
@@ -32,6 +33,7 @@ from pulsar_ray.gateway.replies import (
 from pulsar_ray.gateway.stats_form import topic_stats
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.security.authorization import Right
 
 EXISTS = (Mapped(NotAllowedError, 409),)
 IN_USE = (Mapped(NotAllowedError, 412),)
@@ -40,8 +42,6 @@ _A_TOPIC = f"/admin/v2/{TOPIC}"
 _A_SUBSCRIPTION = f"{_A_TOPIC}/subscription/{{subscription}}"
 _NOT_HERE = {
     "offload": "segments outside its nodes",
-    "permissions": "permissions",
-    "permissions/{role}": "permissions",
     "properties": "properties of topics",
     "backlog": "estimates of backlogs; stats have the backlog of each subscription",
     "replicatedSubscriptionStatus": "replication",
@@ -62,51 +62,51 @@ class TopicRoutes:
         self._topics = calls.admin.topics
         self._url = own_url
 
-    def add_to(self, router: web.UrlDispatcher) -> None:
+    def add_to(self, routes: GuardedRoutes) -> None:
         """Add the routes; those with fixed words come before those with names."""
         lists = f"/admin/v2/{{domain:persistent|non-persistent}}/{NAMESPACE}"
-        router.add_get(lists, self.list_topics)
-        router.add_get(f"{lists}/partitioned", self.list_partitioned)
-        router.add_get(f"/admin/v2/namespaces/{NAMESPACE}/topics", self.list_of_namespace)
-        for path, of_get, of_put, of_post, of_delete in (
-            ("", None, self.create, None, self.delete),
-            ("/partitions", self.partitions, self.create_partitioned, self.grow, self.delete_partitioned),
-            ("/stats", self.stats, None, None, None),
-            ("/partitioned-stats", self.partitioned_stats, None, None, None),
-            ("/internalStats", self.internal_stats, None, None, None),
-            ("/partitioned-internalStats", self.internal_stats, None, None, None),
-            ("/lastMessageId", self.last_message_id, None, None, None),
-            ("/subscriptions", self.subscriptions, None, None, None),
-            ("/terminate", None, None, self.terminate, None),
-            ("/terminate/partitions", None, None, self.terminate_partitions, None),
-            ("/unload", None, self.unload, None, None),
-            ("/truncate", None, None, None, self.truncate),
-            ("/compaction", self.compaction, self.compact, None, None),
+        routes.add("GET", lists, Right.LOOK, self.list_topics)
+        routes.add("GET", f"{lists}/partitioned", Right.LOOK, self.list_partitioned)
+        routes.add("GET", f"/admin/v2/namespaces/{NAMESPACE}/topics", Right.LOOK, self.list_of_namespace)
+        for method, path, right, handler in (
+            ("PUT", "", Right.TENANT_ADMIN, self.create),
+            ("DELETE", "", Right.TENANT_ADMIN, self.delete),
+            ("GET", "/partitions", Right.LOOK, self.partitions),
+            ("PUT", "/partitions", Right.TENANT_ADMIN, self.create_partitioned),
+            ("POST", "/partitions", Right.TENANT_ADMIN, self.grow),
+            ("DELETE", "/partitions", Right.TENANT_ADMIN, self.delete_partitioned),
+            ("GET", "/stats", Right.LOOK, self.stats),
+            ("GET", "/partitioned-stats", Right.LOOK, self.partitioned_stats),
+            ("GET", "/internalStats", Right.LOOK, self.internal_stats),
+            ("GET", "/partitioned-internalStats", Right.LOOK, self.internal_stats),
+            ("GET", "/lastMessageId", Right.CONSUME, self.last_message_id),
+            ("GET", "/subscriptions", Right.CONSUME, self.subscriptions),
+            ("POST", "/terminate", Right.TENANT_ADMIN, self.terminate),
+            ("POST", "/terminate/partitions", Right.TENANT_ADMIN, self.terminate_partitions),
+            ("PUT", "/unload", Right.TENANT_ADMIN, self.unload),
+            ("DELETE", "/truncate", Right.TENANT_ADMIN, self.truncate),
+            ("GET", "/compaction", Right.LOOK, self.compaction),
+            ("PUT", "/compaction", Right.TENANT_ADMIN, self.compact),
+            ("POST", "/all_subscription/expireMessages/{seconds}", Right.CONSUME_ALL, self.expire_all),
         ):
-            self._add(router, _A_TOPIC + path, of_get, of_put, of_post, of_delete)
-        expiry = f"{_A_TOPIC}/all_subscription/expireMessages/{{seconds}}"
-        router.add_post(expiry, self.expire_all)
-        for path, of_get, of_put, of_post, of_delete in (
-            ("", None, self.subscribe, None, self.unsubscribe),
-            ("/skip/{count}", None, None, self.skip, None),
-            ("/skip_all", None, None, self.skip_all, None),
-            ("/expireMessages/{seconds}", None, None, self.expire, None),
-            ("/resetcursor/{time}", None, None, self.reset_to_time, None),
-            ("/resetcursor", None, None, self.reset_to_id, None),
-            ("/position/{place}", self.peek, None, None, None),
-            ("/properties", self.properties, self.set_properties, None, None),
+            routes.add(method, _A_TOPIC + path, right, handler)
+        for method, path, handler in (
+            ("PUT", "", self.subscribe),
+            ("DELETE", "", self.unsubscribe),
+            ("POST", "/skip/{count}", self.skip),
+            ("POST", "/skip_all", self.skip_all),
+            ("POST", "/expireMessages/{seconds}", self.expire),
+            ("POST", "/resetcursor/{time}", self.reset_to_time),
+            ("POST", "/resetcursor", self.reset_to_id),
+            ("GET", "/position/{place}", self.peek),
+            ("GET", "/properties", self.properties),
+            ("PUT", "/properties", self.set_properties),
         ):
-            self._add(router, _A_SUBSCRIPTION + path, of_get, of_put, of_post, of_delete)
-        router.add_get(f"/lookup/v2/topic/{TOPIC}", self.look_up)
-        router.add_get(f"/lookup/v2/topic/{TOPIC}/bundle", self.bundle)
+            routes.add(method, _A_SUBSCRIPTION + path, Right.CONSUME, handler)
+        routes.add("GET", f"/lookup/v2/topic/{TOPIC}", Right.LOOK, self.look_up)
+        routes.add("GET", f"/lookup/v2/topic/{TOPIC}/bundle", Right.LOOK, self.bundle)
         for path, what in _NOT_HERE.items():
-            router.add_route("*", f"{_A_TOPIC}/{path}", nothing_like(what))
-
-    @staticmethod
-    def _add(router: web.UrlDispatcher, path: str, *handlers: Any) -> None:
-        for method, handler in zip(("GET", "PUT", "POST", "DELETE"), handlers, strict=True):
-            if handler is not None:
-                router.add_route(method, path, handler)
+            routes.add("*", f"{_A_TOPIC}/{path}", Right.KNOWN, nothing_like(what))
 
     # --- lists ------------------------------------------------------------------------------------
 

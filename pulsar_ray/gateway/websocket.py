@@ -20,6 +20,7 @@ from pulsar_ray.client.options.policies import ConsumerDeadLetterPolicy
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.errors import AlreadyClosed, PulsarException
 from pulsar_ray.gateway.calls import TOPIC, Calls, topic_of
+from pulsar_ray.gateway.doors import GuardedRoutes
 from pulsar_ray.gateway.replies import Refusal, text_of
 from pulsar_ray.gateway.topics import as_time
 from pulsar_ray.model.enums import (
@@ -30,6 +31,8 @@ from pulsar_ray.model.enums import (
     PartitionsRoutingMode,
 )
 from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.security.authorization import Resource, Right
 
 FRAME_BYTES = 8 << 20
 """The largest frame: a payload of 5 MiB in base64, and its properties."""
@@ -43,16 +46,19 @@ _SEND_ERROR, _NO_JSON = "send-error:7", "send-error:3"
 class WebSocketRoutes:
     """Routes of WebSockets; so many may be open at once."""
 
-    def __init__(self, calls: Calls, client: Client) -> None:
+    def __init__(
+        self, calls: Calls, client: Client, check: Callable[[Right, Resource], Awaitable[None]]
+    ) -> None:
         self._call = calls
         self._client = client
+        self._check = check
         self._open: set[web.WebSocketResponse] = set()
 
-    def add_to(self, router: web.UrlDispatcher) -> None:
+    def add_to(self, routes: GuardedRoutes) -> None:
         """Add the routes."""
-        router.add_get(f"/ws/v2/producer/{TOPIC}", self.produce)
-        router.add_get(f"/ws/v2/consumer/{TOPIC}/{{subscription}}", self.consume)
-        router.add_get(f"/ws/v2/reader/{TOPIC}", self.read)
+        routes.add("GET", f"/ws/v2/producer/{TOPIC}", Right.PRODUCE, self.produce)
+        routes.add("GET", f"/ws/v2/consumer/{TOPIC}/{{subscription}}", Right.CONSUME, self.consume)
+        routes.add("GET", f"/ws/v2/reader/{TOPIC}", Right.CONSUME, self.read)
 
     async def close(self) -> None:
         """End all sockets, and tell their other ends to come again."""
@@ -76,6 +82,9 @@ class WebSocketRoutes:
         failures, letters = given.pop("max_failures", None), given.pop("dead_letter_topic", None)
         if failures is not None or letters is not None:
             given["dead_letter_policy"] = _dead_letter_policy(failures, letters)
+            # They are published by this process, which may do everything.
+            topic = letters or f"{topic_of(request)}-{request.match_info['subscription']}-DLQ"
+            await self._check(Right.PRODUCE, Resource(TopicName.parse(topic).full))
         window = given.setdefault("receiver_queue_size", RECEIVER_QUEUE)
         name = request.match_info["subscription"]
         consumer = await self._client.subscribe(topic_of(request), name, **given)

@@ -1,4 +1,4 @@
-"""The controller's calls about tenants, namespaces and policies.
+"""The controller's calls about tenants, namespaces, policies and permissions.
 
 A call that returned is durable, in a change log and in the catalog. One that is repeated because its answer
 was lost is refused as one that comes too late (the tenant exists, or is gone), or changes nothing more.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
+from pulsar_ray.broker.catalog import permissions
 from pulsar_ray.broker.catalog.catalog import PartitionRow
 from pulsar_ray.broker.catalog.change_event import Action, ChangeEvent, EventType
 from pulsar_ray.broker.catalog.change_logs import ChangeLogs
@@ -235,6 +236,72 @@ class Administration:
             return {each: value for each, value in own.items() if each != name}
 
         await self._change(level, subject, name, removed)
+
+    # --- permissions: see `permissions.py` -------------------------------------------------------
+
+    async def permissions(self, subject: str) -> dict[str, dict[str, list[str]]]:
+        """Return `roles` and `subscriptions` of a namespace or topic. Raises TopicNotFound."""
+        level, subject = self._level(subject)
+        await self._logs.make_known(*logs_of(subject))
+        self._check_is_there(level, subject)
+        own = self._table.overrides(subject)
+        return {"roles": permissions.roles_of(own), "subscriptions": permissions.subscriptions_of(own)}
+
+    async def grants(self, subject: str) -> dict[str, Any]:
+        """Return all grants that concern a topic, a namespace or a tenant.
+
+        Of what is not there they are empty, so that nobody learns from it what is.
+        """
+        namespace, own = subject, dict[str, PolicyValue]()
+        if "://" in subject:
+            _, subject = self._level(subject)
+            namespace = TopicName.parse(subject).namespace_name
+            await self._logs.make_known(*logs_of(subject))
+            own = self._table.overrides(subject)
+        elif "/" in subject:
+            await self._logs.make_known(*logs_of(subject))
+        else:
+            await self._logs.make_known(system_change_log())
+        tenant = self._tenants.find(namespace.partition("/")[0])
+        of_namespace = self._table.overrides(namespace)
+        return {
+            "admin_roles": [] if tenant is None else tenant.described()["admin_roles"],
+            "namespace": permissions.roles_of(of_namespace),
+            "topic": permissions.roles_of(own),
+            "subscriptions": permissions.subscriptions_of(of_namespace),
+        }
+
+    async def grant_permission(self, subject: str, role: str, actions: list[str]) -> None:
+        """Give a role actions on a namespace or topic. Raises as `set_policy`."""
+        level, subject = self._level(subject)
+        await self._change(
+            level, subject, permissions.ROLES, lambda own: permissions.granted(own, role, actions)
+        )
+
+    async def revoke_permission(self, subject: str, role: str) -> None:
+        """Take a role's actions on a namespace or topic. Raises as `set_policy`."""
+        level, subject = self._level(subject)
+        await self._change(level, subject, permissions.ROLES, lambda own: permissions.revoked(own, role))
+
+    async def grant_subscription_permission(
+        self, namespace: str, subscription: str, roles: list[str]
+    ) -> None:
+        """Let these roles alone consume a subscription, with those before. Raises as `set_policy`."""
+        await self._change_subscription(
+            namespace, lambda own: permissions.subscription_granted(own, subscription, roles)
+        )
+
+    async def revoke_subscription_permission(self, namespace: str, subscription: str, role: str) -> None:
+        """Take a role from those of a subscription. Raises as `set_policy`."""
+        await self._change_subscription(
+            namespace, lambda own: permissions.subscription_revoked(own, subscription, role)
+        )
+
+    async def _change_subscription(
+        self, namespace: str, change: Callable[[dict[str, PolicyValue]], Overrides]
+    ) -> None:
+        check_namespace_name(namespace)
+        await self._change(NAMESPACE, namespace, permissions.SUBSCRIPTIONS, change)
 
     async def _change(
         self, level: str, subject: str, name: str, change: Callable[[dict[str, PolicyValue]], Overrides]

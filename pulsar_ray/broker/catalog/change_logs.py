@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from pulsar_ray.broker.catalog import permissions
 from pulsar_ray.broker.catalog.catalog import Catalog
 from pulsar_ray.broker.catalog.change_event import Action, ChangeEvent, EventType, NotAnEvent
 from pulsar_ray.broker.catalog.effective_policies import logs_of
@@ -456,6 +457,9 @@ def _known(event: ChangeEvent, level: str) -> Overrides:
     known: dict[str, PolicyValue] = {}
     for name, value in event.policies.items():
         try:
+            if name in (permissions.ROLES, permissions.SUBSCRIPTIONS):
+                known[name] = permissions.checked(name, value)
+                continue
             known[name] = checked_value(name, level, value)
         except InvalidConfiguration as error:
             logger.warning("a policy of %s is left out: %s", event.subject, error)

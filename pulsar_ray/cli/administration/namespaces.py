@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import click
 
+from pulsar_ray.cli.administration.permissions import (
+    add_permission_commands,
+    add_subscription_commands,
+)
 from pulsar_ray.cli.administration.policies import policies_group
 from pulsar_ray.cli.console import write_line
 from pulsar_ray.cli.groups import BrokerCommands
@@ -17,6 +21,8 @@ def namespaces() -> None:
 
 
 namespaces.add_command(policies_group(NAMESPACE, lambda admin: admin.namespaces.policies))
+add_permission_commands(namespaces, "NAMESPACE", lambda admin: admin.namespaces.permissions)
+add_subscription_commands(namespaces)
 
 
 @namespaces.of("tenant", name="list")

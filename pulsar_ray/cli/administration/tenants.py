@@ -40,7 +40,7 @@ def get(target: Target, tenant: str) -> None:
 @_roles
 @_clusters
 def create(target: Target, tenant: str, admin_roles: str, allowed_clusters: str) -> None:
-    """Create TENANT. Roles and clusters are kept and shown; nothing heeds them."""
+    """Create TENANT. Its admin roles may administer it by HTTP; clusters are only shown."""
     with target.asked() as admin:
         admin.tenants.create(
             tenant, admin_roles=_names(admin_roles), allowed_clusters=_names(allowed_clusters)

@@ -9,6 +9,7 @@ import click
 from rich.table import Table
 
 from pulsar_ray.cli.administration import subscriptions
+from pulsar_ray.cli.administration.permissions import add_permission_commands
 from pulsar_ray.cli.administration.policies import policies_group
 from pulsar_ray.cli.administration.stats import stats
 from pulsar_ray.cli.console import cell, out, write_line
@@ -25,6 +26,7 @@ def topics() -> None:
 
 topics.add_command(stats)
 topics.add_command(policies_group(TOPIC, lambda admin: admin.topics.policies))
+add_permission_commands(topics, "TOPIC", lambda admin: admin.topics.permissions)
 for _one in subscriptions.COMMANDS:
     topics.add_command(_one)
 

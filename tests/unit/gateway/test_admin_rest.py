@@ -292,7 +292,7 @@ def test_schemas_are_uploaded_listed_tested_and_deleted(call: Http, name: str) -
 
 def test_what_is_not_here_says_so(call: Http, name: str) -> None:
     call.ok("PUT", f"{PERSISTENT}/{name}")
-    for path in ("offload", "permissions", "persistence", "properties"):
+    for path in ("offload", "persistence", "properties"):
         answer = call("GET", f"{PERSISTENT}/{name}/{path}")
         assert answer.status == 501, path
         assert "pulsar_ray has no" in answer.json["reason"], path

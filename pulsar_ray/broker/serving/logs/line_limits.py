@@ -40,6 +40,18 @@ def event(
     logger.log(level, text, *args, extra={"is_event": True, **named})
 
 
+AUDIT = "pulsar_ray.audit"
+"""The logger of the audit log."""
+
+
+def audit(text: str, *args: object) -> None:
+    """Log who has asked for what, or what somebody may do.
+
+    Each line is written, however many there are.
+    """
+    logging.getLogger(AUDIT).info(text, *args, extra={"is_event": True, **about()})
+
+
 class LineLimits(logging.Filter):
     """Lets records through; one that comes after others were left out says how many."""
 
@@ -53,6 +65,8 @@ class LineLimits(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the record is written."""
+        if record.name == AUDIT:
+            return True
         now = self._monotonic()
         text = record.getMessage()
         notes = []

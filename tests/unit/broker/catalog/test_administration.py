@@ -109,6 +109,38 @@ def test_policies_hold_after_a_restart_and_are_read_from_no_log(begin: Begin, lo
     assert again.topics.policies.update_for(TOPIC) == controller_update(again)
 
 
+def test_permissions_hold_after_a_restart_and_are_read_from_the_logs(
+    begin: Begin, logs: MemoryLogs, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    controller = begin()
+    controller.create("orders")
+    controller.set("public/default", RETENTION, retention_time_in_minutes=5, retention_size_in_mb=7)
+    calls = controller.calls
+    controller.run(calls.grant_permission("public/default", "ann", ["consume", "produce"]))
+    controller.run(calls.grant_permission(TOPIC, "bob", ["consume"]))
+    controller.run(calls.grant_subscription_permission("public/default", "s", ["ann", "a, b"]))
+    controller.run(calls.update_tenant("public", {"admin_roles": ["lead"]}))
+    expected = {
+        "admin_roles": ["lead"],
+        "namespace": {"ann": ["produce", "consume"]},
+        "topic": {"bob": ["consume"]},
+        "subscriptions": {"s": ["a, b", "ann"]},
+    }
+    assert controller.run(controller.calls.grants(f"{TOPIC}-partition-0"))["topic"] == {}
+    assert controller.run(controller.calls.grants(TOPIC)) == expected
+    controller = begin()
+    assert controller.run(controller.calls.grants(TOPIC)) == expected
+    controller.close()
+    rebuilt(tmp_path / "meta.sqlite", logs)
+    controller = begin()
+    assert controller.run(controller.calls.grants(TOPIC)) == expected
+    assert controller.value("public/default", RETENTION)[0]["retention_size_in_mb"] == 7
+    assert "left out" not in caplog.text
+    for gone in ("nowhere", "no/where", "persistent://no/where/t"):
+        found = controller.run(controller.calls.grants(gone))
+        assert not any(found.values())
+
+
 def controller_update(controller: Controller) -> Any:
     return controller.topics.policies.update_for(TOPIC)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pulsar_ray.broker.serving.logs.line_limits import BURST_LINES, BURST_S, QUIET_S, LineLimits, event
+from pulsar_ray.broker.serving.logs.line_limits import BURST_LINES, BURST_S, QUIET_S, LineLimits, audit, event
 
 
 class Time:
@@ -100,3 +100,17 @@ def test_few_lines_are_remembered(clock: Time, kept: Kept, logger: logging.Logge
     assert isinstance(limits, LineLimits)
     assert len(limits._lines) < 1000
     assert len(limits._bursts) < 1000
+
+
+def test_the_audit_log_leaves_no_line_out(kept: Kept) -> None:
+    logger = logging.getLogger("pulsar_ray.audit")
+    logger.addHandler(kept)
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    try:
+        for _ in range(3 * BURST_LINES):
+            audit("%r at %s", "shop", "127.0.0.1")
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(kept)
+    assert kept.lines == ["'shop' at 127.0.0.1"] * (3 * BURST_LINES)
