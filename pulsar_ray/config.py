@@ -50,6 +50,14 @@ SCHEMA_COMPATIBILITY = (
 )
 SUBSCRIPTION_TYPES = ("Exclusive", "Shared", "Failover", "Key_Shared")
 
+_PLACES = (
+    "token_secret_key",
+    "token_public_key",
+    "basic_auth_conf",
+    "tls_certificate_file_path",
+    "tls_key_file_path",
+    "tls_trust_certs_file_path",
+)
 _BYTES_PER_ACTIVE_ACTOR = 80 * MIB  # about 70 MB each, and room for what it reads and writes
 OFF = "off"
 _PORT_RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?\Z", re.ASCII)
@@ -280,6 +288,12 @@ class Settings:
     anonymous_user_role: str = setting("", "role of who shows nothing; empty: they are refused")
     authorization_enabled: bool = setting(False, "let roles do at HTTP what they have the right to")
     super_user_roles: str = setting("", "roles that may do everything, with commas between them")
+    tls_certificate_file_path: str = setting("", "certificate of HTTP, in PEM; with it HTTP is HTTPS")
+    tls_key_file_path: str = setting("", "its key, in PEM")
+    tls_trust_certs_file_path: str = setting(
+        "", "who signs certificates of HTTP's clients, in PEM: their common names are roles"
+    )
+    tls_require_trusted_client_cert_on_connect: bool = setting(False, "let in only who has one")
     lane_buffer_budget_bytes: int = setting(
         64 * MIB,
         "received bytes an actor holds before it stops reading; a connection: half",
@@ -305,7 +319,7 @@ class Settings:
         for field in dataclasses.fields(self):
             object.__setattr__(self, field.name, checked(field, getattr(self, field.name)))
         object.__setattr__(self, "data_dir", _absolute(self.data_dir))
-        for name in ("token_secret_key", "token_public_key", "basic_auth_conf"):
+        for name in _PLACES:
             # Read by a process that runs elsewhere.
             if (place := getattr(self, name)) and not place.startswith(("data:", "file:")):
                 object.__setattr__(self, name, os.path.abspath(os.path.expanduser(place)))
@@ -318,11 +332,24 @@ class Settings:
 
     def _check_doors(self) -> None:
         if self.authentication_enabled and not (
-            self.token_secret_key or self.token_public_key or self.basic_auth_conf
+            self.token_secret_key
+            or self.token_public_key
+            or self.basic_auth_conf
+            or self.tls_trust_certs_file_path
         ):
             raise InvalidConfiguration(
                 "authentication_enabled is true, and nobody could come in: give token_secret_key, "
-                "token_public_key or basic_auth_conf"
+                "token_public_key, basic_auth_conf or tls_trust_certs_file_path"
+            )
+        if bool(self.tls_certificate_file_path) != bool(self.tls_key_file_path):
+            raise InvalidConfiguration(
+                "give both tls_certificate_file_path and tls_key_file_path, or neither"
+            )
+        if self.tls_trust_certs_file_path and not self.tls_certificate_file_path:
+            raise InvalidConfiguration("tls_trust_certs_file_path needs tls_certificate_file_path")
+        if self.tls_require_trusted_client_cert_on_connect and not self.tls_trust_certs_file_path:
+            raise InvalidConfiguration(
+                "tls_require_trusted_client_cert_on_connect needs tls_trust_certs_file_path"
             )
         if self.authorization_enabled and not self.authentication_enabled:
             raise InvalidConfiguration(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,17 @@ _http = click.option(
 )
 
 
+def _tls(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Take the files of TLS for HTTP."""
+    for option, text in (
+        ("--tls-client-ca", "Who signs certificates of clients, whose common names are their roles."),
+        ("--tls-key", "The key of --tls-cert, in PEM."),
+        ("--tls-cert", "Serve HTTPS with this certificate, in PEM."),
+    ):
+        function = click.option(option, type=click.Path(dir_okay=False), help=text)(function)
+    return function
+
+
 @click.command()
 @click.option("--data-dir", type=click.Path(file_okay=False), help="Where it keeps everything.")
 @click.option(
@@ -74,14 +86,17 @@ _http = click.option(
     help="Serve a store of a Ray cluster that is no more, alone and from now on.",
 )
 @_http
+@_tls
 @pass_target
 def standalone(
     target: Target,
+    /,
     data_dir: str | None,
     idle_seconds: float,
     rebuild_catalog: bool,
     take_over: bool,
     http: str | None,
+    **tls: str | None,
 ) -> None:
     """Run an embedded broker in the foreground, with a Ray of its own.
 
@@ -92,7 +107,7 @@ def standalone(
     Example:
       pulsar-ray standalone --data-dir ./data
     """
-    settings = _settings(target, data_dir, http)
+    settings = _settings(target, data_dir, http, **tls)
     record = read_record(Path(settings.data_dir))
     if record is not None:
         raise DataDirectoryInUse(
@@ -118,9 +133,22 @@ def standalone(
         raise click.exceptions.Exit(INTERRUPTED)
 
 
-def _settings(target: Target, data_dir: str | None, http: str | None = None) -> Settings:
-    settings = Settings.load(data_dir=data_dir or target.data_dir)
-    return settings if http is None else settings.replace(http_listen=http)
+def _settings(
+    target: Target,
+    data_dir: str | None,
+    http: str | None = None,
+    *,
+    tls_cert: str | None = None,
+    tls_key: str | None = None,
+    tls_client_ca: str | None = None,
+) -> Settings:
+    return Settings.load(
+        data_dir=data_dir or target.data_dir,
+        http_listen=http,
+        tls_certificate_file_path=tls_cert,
+        tls_key_file_path=tls_key,
+        tls_trust_certs_file_path=tls_client_ca,
+    )
 
 
 def _how_to_connect(data_dir: str, record: EmbeddedRecord) -> list[str]:
@@ -154,14 +182,17 @@ def _how_to_connect(data_dir: str, record: EmbeddedRecord) -> list[str]:
     help="How long Ray may take to come up first, as when both start at boot.",
 )
 @_http
+@_tls
 @pass_target
 def start(
     target: Target,
+    /,
     data_dir: str | None,
     rebuild_catalog: bool,
     expect_stores: int | None,
     wait_for_ray: float,
     http: str | None,
+    **tls: str | None,
 ) -> None:
     """Start the broker on the Ray cluster that runs here.
 
@@ -170,7 +201,7 @@ def start(
     nodes are empty it begins a new broker, with a store on each of them and its catalog on the head node;
     nodes that join later are taken in after `pulsar-ray init-store`.
     """
-    settings = _settings(target, data_dir, http)
+    settings = _settings(target, data_dir, http, **tls)
     with progress("waiting for Ray"):
         _join_ray(target.service_url, wait_for_ray)
     with progress("starting the broker"):

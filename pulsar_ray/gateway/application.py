@@ -21,6 +21,7 @@ from pulsar_ray.gateway.schema_routes import SchemaRoutes
 from pulsar_ray.gateway.tenancy import BrokerRoutes, NamespaceRoutes, TenantRoutes
 from pulsar_ray.gateway.topics import TopicRoutes
 from pulsar_ray.gateway.websocket import WebSocketRoutes
+from pulsar_ray.security.tls import ServerTls
 
 BODY_BYTES = 6 << 20
 """A payload of 5 MiB and what else a message has."""
@@ -40,6 +41,7 @@ class Gateway:
         self._client = client
         self._calls = Calls(admin)
         self._doors = Doors(settings, self._calls)
+        self._tls = ServerTls(settings) if settings.tls_certificate_file_path else None
         self._sockets = WebSocketRoutes(self._calls, client, self._doors.check)
         self._runner: web.AppRunner | None = None
         self.url = ""
@@ -56,11 +58,12 @@ class Gateway:
             access_log=None,
         )
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port, backlog=CONNECTIONS)
+        context = None if self._tls is None else self._tls.context
+        site = web.TCPSite(self._runner, host, port, backlog=CONNECTIONS, ssl_context=context)
         await site.start()
         bound = self._runner.addresses[0]
         name = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
-        self.url = f"http://{name}:{bound[1]}"
+        self.url = f"{'http' if self._tls is None else 'https'}://{name}:{bound[1]}"
 
     async def close(self) -> None:
         """Take no more requests, and end those under way, for ten seconds at most."""

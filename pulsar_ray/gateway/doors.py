@@ -18,6 +18,7 @@ from pulsar_ray.gateway.replies import Handler, refused, status_of, text_of
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.security.authentication import NOBODY, Authentication, Caller, Credentials
 from pulsar_ray.security.authorization import NO_GRANTS, Grants, Resource, Right, why_not
+from pulsar_ray.security.tls import common_name
 
 if TYPE_CHECKING:
     from aiohttp.typedefs import Middleware
@@ -126,7 +127,8 @@ class Doors:
 def _shown(request: web.Request) -> Credentials:
     # Browsers cannot give a WebSocket headers; elsewhere a token in an address would stand in logs.
     token = request.query.get("token", "") if request.path.startswith(WEB_SOCKETS) else ""
-    return Credentials(request.headers.get("Authorization", ""), token)
+    peer = request.transport.get_extra_info("peercert") if request.transport is not None else None
+    return Credentials(request.headers.get("Authorization", ""), token, common_name(peer))
 
 
 def _resource(request: web.Request) -> Resource:
