@@ -490,4 +490,9 @@ class ServedSubscription:
         """Write the cursor and give its directory up."""
         if self.tracker is not None:
             self.tracker.close()
+        self.let_go_of_forms()
         await self._durability.close()
+
+    def let_go_of_forms(self) -> None:
+        """Keep no compacted form on the disk any more: nothing is read from here on."""
+        self._log.close()

@@ -167,7 +167,8 @@ class StoredSubscriptions:
     def forget_reader(self, subscription: OpenSubscription) -> None:
         if not self._request.durable and not subscription.consumers:
             self._gone.add(subscription.figures().counts)
-            self._served.pop(subscription.name, None)
+            if (served := self._served.pop(subscription.name, None)) is not None:
+                served.let_go_of_forms()
 
     # --- following --------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from pulsar_ray.broker.subscription.log.segment_blocks import ChunkReader, Segme
 from pulsar_ray.dispatch.blocks.block_intake import ReadBlocks
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.format.block import parse_block_header
-from pulsar_ray.ledger.reader import SegmentReader
+from pulsar_ray.ledger.reader import SegmentGone, SegmentReader
 from pulsar_ray.ledger.segment_file import COMPACTED_INDEX, segment_name
 from pulsar_ray.managed_ledger.compaction.compacted_form import FormLock
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import Compacted
@@ -45,6 +45,7 @@ class CompactedLog:
         self._form = LogView()
         self._lock: FormLock | None = None
         self._locked_index = -1
+        self._is_closed = False
         self._former: list[tuple[int, FormLock]] = []
         """Of forms that another has replaced, by the index of their segments."""
 
@@ -161,6 +162,8 @@ class CompactedLog:
 
     def hold(self, segments: Sequence[Segment]) -> None:
         """Keep the files of a form until nothing of it is under way. Raises SegmentGone."""
+        if self._is_closed:
+            raise SegmentGone(segments[0].path)
         index = segments[0].segment_index
         if self._locked_index != index:
             lock = FormLock(Path(segments[0].path))
@@ -174,6 +177,16 @@ class CompactedLog:
         if self._lock is not None and self._locked_index not in used and not is_reading:
             self._lock.release()
             self._lock, self._locked_index = None, -1
+
+    def close(self) -> None:
+        """Let go of all forms at once: whoever read them last may keep this object for long."""
+        self._is_closed = True
+        locks = [lock for _, lock in self._former]
+        if self._lock is not None:
+            locks.append(self._lock)
+        self._former, self._lock, self._locked_index = [], None, -1
+        for lock in locks:
+            lock.release()
 
 
 class KeptRead:
