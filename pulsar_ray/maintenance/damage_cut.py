@@ -24,6 +24,7 @@ from pulsar_ray.ledger.reader import SegmentReader
 from pulsar_ray.ledger.recovery import SegmentScan
 from pulsar_ray.ledger.segment_file import SegmentInfo, segment_name
 from pulsar_ray.maintenance.damage import Damage, Kind
+from pulsar_ray.maintenance.form_repair import is_of_form, repairs_of_form
 from pulsar_ray.maintenance.partition_repair import Repair, SetAside
 from pulsar_ray.maintenance.rebuilding import PartitionContent
 from pulsar_ray.maintenance.segment_check import damage_of_block
@@ -167,6 +168,9 @@ def cuts_of(directory: Path, damages: Iterable[Damage]) -> list[Repair]:
     if content is None:
         return []
     take_unlisted(content)
+    if of_form := [damage for damage in damages if is_of_form(damage)]:
+        # Those of the log have their turn in the next round.
+        return repairs_of_form(content, of_form, cuts_damaged=True)
     partition = PartitionContent.of(content)
     repairs = [
         Repair(damage.kind, damage.path, _text(damage), _nothing, topic=damage.topic) for damage in damages

@@ -16,6 +16,7 @@ from pulsar_ray.errors import CorruptData, UnsupportedFormatVersion
 from pulsar_ray.maintenance.catalog_check import reading_catalog
 from pulsar_ray.maintenance.damage import Damage, Findings, Kind
 from pulsar_ray.maintenance.damage_cut import cuts_of
+from pulsar_ray.maintenance.form_repair import is_of_form, mended_form
 from pulsar_ray.maintenance.partition_check import check_partition
 from pulsar_ray.maintenance.partition_repair import Repair, SetAside, repairs_of
 from pulsar_ray.maintenance.segment_check import Progress
@@ -111,6 +112,8 @@ def _plan(path: Path, cuts_damaged: bool, whole: set[int], progress: Progress) -
             continue
         try:
             of_partition = repairs_of(directory, damages, cluster_id, names.get(number))
+            if not of_partition and any(is_of_form(damage) for damage in damages):
+                of_partition = mended_form(directory, damages)
             if cuts_damaged and not of_partition:
                 of_partition = cuts_of(directory, damages)
             repairs += of_partition

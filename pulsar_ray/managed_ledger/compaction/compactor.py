@@ -18,8 +18,9 @@ from pulsar_ray.format.payload import decode_block, without_rows
 from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk
 from pulsar_ray.managed_ledger.compaction.compacted_form import FormWriter, describe_form
 from pulsar_ray.managed_ledger.compaction.compaction_order import CompactionOrder, CompactionOutcome
-from pulsar_ray.managed_ledger.compaction.latest_messages import LatestMessages
-from pulsar_ray.managed_ledger.compaction.stored_blocks import StoredBlock
+from pulsar_ray.managed_ledger.compaction.latest_messages import LatestMessages, rows_there
+from pulsar_ray.managed_ledger.compaction.stored_blocks import SourceSegment, StoredBlock, stored_blocks
+from pulsar_ray.model.message_id import EARLIEST, LATEST
 
 NOTHING_KEPT = (-1, -1, -1, 0)
 
@@ -119,8 +120,24 @@ class Compactor:
             written = parse_block_header(buffers[0])
             entries = len(rows) if header.row_is_entry else 1
             writer.add(block.ledger_id, block.entry_id, written, buffers, block.frame, entries)
-        row = int(rows[-1])
-        if header.row_is_entry:
-            return block.ledger_id, block.entry_id + row, -1, 0
-        size = header.batch_size
-        return block.ledger_id, block.entry_id, row if size else -1, size
+        return _id_of(block, int(rows[-1]))
+
+
+def _id_of(block: StoredBlock, row: int) -> tuple[int, int, int, int]:
+    """Ledger, entry, batch index or -1 and batch size of a message."""
+    header = block.header
+    if header.row_is_entry:
+        return block.ledger_id, block.entry_id + row, -1, 0
+    size = header.batch_size
+    return block.ledger_id, block.entry_id, row if size else -1, size
+
+
+def last_kept_in(segment: SourceSegment) -> tuple[int, int, int, int]:
+    """The id of the last message in a segment of a form. Raises CorruptData, SegmentGone."""
+    last: StoredBlock | None = None
+    for blocks in stored_blocks([segment], EARLIEST, LATEST):
+        last = blocks[-1] if blocks else last
+    if last is None:
+        return NOTHING_KEPT
+    there = rows_there(last.header.metadata().removed_rows, last.header.message_count)
+    return _id_of(last, int(np.flatnonzero(there)[-1]))
