@@ -253,6 +253,12 @@ class TorturedBroker:
             return self._hit_tracker(kind, topic, subscription)
         return self._hit(fault, self._address(fault.actor, topic, subscription))
 
+    def kill(self, address: str) -> None:
+        """Kill an actor of the present life."""
+        self.cluster.kill(address)
+        with self._lock:
+            self.counts["SIGKILL of a compactor"] += 1
+
     def _hit_all(self, fault: Fault) -> Callable[[], None] | None:
         if fault.kind in (CLOCK_FORWARD, CLOCK_BACK):
             self.clock.jump(fault.amount if fault.kind == CLOCK_FORWARD else -fault.amount)

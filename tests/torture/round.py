@@ -26,6 +26,7 @@ from tests.faults.journal import Journal
 from tests.torture.administering import Administering
 from tests.torture.broker import TorturedBroker
 from tests.torture.clients import Consuming, Notes, Producing, Working
+from tests.torture.compacting import SUBSCRIPTION, Compacting
 from tests.torture.damage import suffer_damage
 from tests.torture.plan import LEASE_S, Fault, plan_of
 from tests.torture.reads import Reading
@@ -112,13 +113,31 @@ class SceneRun:
             )
             for _ in range(scene.is_administered)
         ]
+        self.compacting = [
+            Compacting(
+                f"{scene.name}-compacting",
+                broker.admin,
+                broker.kill,
+                self.notes,
+                self._new_client,
+                self._rng.randrange(1 << 30),
+            )
+            for _ in range(scene.is_compacted)
+        ]
 
     def _new_client(self) -> Client:
         return self.broker.client(self._rng.choice(TRANSPORTS))
 
     @property
     def workers(self) -> list[Working]:
-        return [*self.producers, *self.consumers, *self.reads, *self.administrators]
+        return [*self.producers, *self.consumers, *self.reads, *self.administrators, *self.compacting]
+
+    @property
+    def targets(self) -> list[tuple[str, list[str]]]:
+        """Partitions and their subscriptions, which faults may hit."""
+        names = [plan.subscription for plan in self.scene.consumers]
+        tables = [(each.table, [SUBSCRIPTION]) for each in self.compacting]
+        return [*((partition, names) for partition in self.scene.partition_names), *tables]
 
     def _declare(self) -> None:
         if self.scene.partitions or self.record.is_kept:
@@ -211,11 +230,7 @@ def run_round(
 
 
 def _work(runs: list[SceneRun], broker: TorturedBroker, plan: list[Fault], seconds: float) -> None:
-    broker.targets = [
-        (partition, [plan.subscription for plan in run.scene.consumers])
-        for run in runs
-        for partition in run.scene.partition_names
-    ]
+    broker.targets = [target for run in runs for target in run.targets]
     for run in runs:
         for worker in run.workers:
             worker.start()
@@ -240,7 +255,8 @@ def _work(runs: list[SceneRun], broker: TorturedBroker, plan: list[Fault], secon
 
 def _come_to_an_end(runs: list[SceneRun], broker: TorturedBroker, result: RoundResult) -> None:
     """Producers first; consumers when they have all that is stored; then the rest is looked at."""
-    _end([each for run in runs for each in (*run.producers, *run.reads, *run.administrators)], result)
+    ending = [(*run.producers, *run.reads, *run.administrators, *run.compacting) for run in runs]
+    _end([worker for workers in ending for worker in workers], result)
     client = broker.client("socket")
     for run in runs:
         run.record.read_log(client)
@@ -260,9 +276,20 @@ def _come_to_an_end(runs: list[SceneRun], broker: TorturedBroker, result: RoundR
     for run in runs:
         if run.scene.is_administered:
             run.record.note_values(broker.admin())
+        for table in run.compacting:
+            _judge_table(table, client, result)
         run.record.note_letters(client)
         run.record.note_what_remains(client)
     client.close()
+
+
+def _judge_table(table: Compacting, client: Client, result: RoundResult) -> None:
+    result.operations["looks at a compacted view"] += table.looks
+    result.operations["messages of a compacted view"] += len(table.given)
+    try:
+        table.judge(client)
+    except (AssertionError, PulsarException) as error:
+        result.violations.append(f"{table.table}: {error!r}")
 
 
 def _end(workers: list[Working], result: RoundResult) -> None:

@@ -26,6 +26,8 @@ class Scene(NamedTuple):
     """Its actors sleep whenever nothing is under way."""
     is_administered: bool = False
     """Somebody makes topics and changes policies beside it."""
+    is_compacted: bool = False
+    """It is compacted, and so is a table beside it."""
 
     @property
     def topic(self) -> str:
@@ -165,6 +167,13 @@ SCENES = (
         (ProducerPlan(pause_ms=30, life_s=3),),
         (ConsumerPlan("shared", life_s=3),),
         is_administered=True,
+    ),
+    Scene(
+        "compacted",
+        (ProducerPlan(keys=5), ProducerPlan("async", keys=3, life_s=4)),
+        (ConsumerPlan("shared", life_s=4), ConsumerPlan("failover", FAILOVER, "cumulative")),
+        reads=("reader", "bulk"),
+        is_compacted=True,
     ),
     Scene(
         "non-persistent",

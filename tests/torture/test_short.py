@@ -19,6 +19,7 @@ GROUPS = (
     ("sought", "fenced", "waiting", "retries"),
     ("every-type", "deduplicated", "expiring"),
     ("sleepy", "administered"),
+    ("compacted",),
 )
 
 
