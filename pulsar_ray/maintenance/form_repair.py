@@ -1,4 +1,7 @@
-"""Mends what compaction has kept of a partition: without a loss where the log still has it all."""
+"""Mends what compaction has kept of a partition.
+
+It costs nothing where the log still has it all.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ def is_of_form(damage: Damage) -> bool:
 
 
 def mended_form(directory: Path, damages: Iterable[Damage]) -> list[Repair]:
-    """Plan what mends a form without a loss. Only reads. Raises as `read_manifest`."""
+    """Plan what mends a form without a loss.
+
+    Only reads. Raises as `read_manifest`.
+    """
     content = read_manifest(directory)
     if content is None:
         return []
@@ -35,7 +41,9 @@ def mended_form(directory: Path, damages: Iterable[Damage]) -> list[Repair]:
 def repairs_of_form(
     content: ManifestContent, damages: Sequence[Damage], *, cuts_damaged: bool
 ) -> list[Repair]:
-    """Plan to forget a damaged form if the log has all of it, or with `cuts_damaged` its damaged ledgers.
+    """Plan to forget a damaged form if the log has all of it.
+
+    With `cuts_damaged` its damaged ledgers are given up otherwise.
 
     Only reads. Raises CorruptData, SegmentGone.
     """

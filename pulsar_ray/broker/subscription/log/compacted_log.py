@@ -179,7 +179,10 @@ class CompactedLog:
             self._lock, self._locked_index = None, -1
 
     def close(self) -> None:
-        """Let go of all forms at once: whoever read them last may keep this object for long."""
+        """Let go of all forms now.
+
+        The thread that read them last may keep this object for long.
+        """
         self._is_closed = True
         locks = [lock for _, lock in self._former]
         if self._lock is not None:
