@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,17 +45,21 @@ class StoredTopic(NamedTuple):
 
     def manifest(self) -> Path:
         """The newest manifest."""
-        return max(self.directory.glob("manifest-*"), key=lambda path: int(path.name.split("-")[1]))
+        return newest(self.directory.glob("manifest-*"))
 
     def cursor_log(self) -> Path:
         """The newest log of the subscription's cursor."""
-        logs = cursor_directory(self.directory, 1).glob("cursor-*")
-        return max(logs, key=lambda path: int(path.name.split("-")[1]))
+        return newest(cursor_directory(self.directory, 1).glob("cursor-*"))
 
     def open(self, now_ms: int = 2000) -> ManagedLedger:
         """Take the topic's log over, as its partition does."""
         identity = TopicIdentity(self.number, self.name, -1, CLUSTER)
         return ManagedLedger.open(self.directory, identity, settings(), now_ms, must_exist=True)
+
+
+def newest(logs: Iterable[Path]) -> Path:
+    """Return the file of a record log that its last owner wrote last."""
+    return max(logs, key=lambda path: [int(part) for part in path.name.split("-")[1].split(".")])
 
 
 def make_directory(path: Path, *, is_closed: bool = False) -> list[StoredTopic]:

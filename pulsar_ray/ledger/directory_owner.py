@@ -29,7 +29,7 @@ _SLOT_MAGIC = 0x45524C50
 _SLOT_VERSION = 1
 _SLOT_OFFSETS = (0, 4096)  # a block each, so that a torn write can spoil only the slot being written
 _FILE_SIZE = 8192
-_EPOCH_IN_NAME = re.compile(r"[a-z]+-(\d+)\Z")
+_EPOCH_IN_NAME = re.compile(r"[a-z]+-(\d+)(?:\.\d+)?\Z")
 
 
 class DirectoryOwner:
@@ -85,7 +85,7 @@ class DirectoryOwner:
         try:
             epoch_path = path / "epoch"
             if not epoch_path.exists():
-                _create_epoch_file(path, epoch_path, disk)
+                create_epoch_file(path, epoch_path, disk)
             fd = disk.open(epoch_path, os.O_RDWR)
             try:
                 epoch, watched_offset = _raise_epoch(path, epoch_path, fd, disk)
@@ -195,7 +195,7 @@ def _read_slots(fd: int) -> list[int | None]:
     return [_decode_slot(os.pread(fd, _SLOT_SIZE, offset)) for offset in _SLOT_OFFSETS]
 
 
-def _create_epoch_file(path: Path, epoch_path: Path, disk: Disk) -> None:
+def create_epoch_file(path: Path, epoch_path: Path, disk: Disk) -> None:
     """Put epoch 0 into both slots of a new file.
 
     The file appears under its name only when it is whole.

@@ -2,8 +2,9 @@
 
 It holds a snapshot, then changes; each owner starts a file of its own.
 
-Files are named `<name>-<epoch>`. One appears under its name only when its snapshot is whole and durable,
-and only then are older ones removed. One thread at a time may use a log.
+Files are named `<name>-<epoch>`, and `<name>-<epoch>.<n>` once the same owner has rewritten the log: they are
+only appended to, and no name ever comes again (ADR 0134). One appears under its name only when its snapshot
+is whole and durable, and only then are older ones removed. One thread at a time may use a log.
 
 A record (ADR 0002):
 
@@ -170,7 +171,8 @@ class RecordLog:
         self._disk = disk
         self._fd = -1
         self._is_broken = True
-        self._may_have_older = True
+        self._file = f"{name}-{owner.epoch}"
+        self._rewrites = 0
         self._reserved = 0
         self._unsynced = 0
         self.size = 0
@@ -180,9 +182,9 @@ class RecordLog:
         """Replace the log by a snapshot; durable, and the owner checked, when it returns.
 
         It begins an owner's log, and mends one whose append failed. When it raises, the log is as it was
-        before. Those of former owners go once the first snapshot is durable.
+        before, or takes nothing more until the next rewrite. Older files go once the snapshot is durable.
         """
-        temporary = self.path.with_name(self.path.name + ".new")
+        temporary = self._owner.path / f"{self._name}-{self._owner.epoch}.new"
         content = _encode((*snapshot, (SNAPSHOT_END, [self._owner.epoch, len(snapshot)])), 0)
         fd = self._disk.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
@@ -190,7 +192,11 @@ class RecordLog:
             write_fully(self._disk, fd, content)
             self._disk.fdatasync(fd)
             self._owner.check()
-            self._disk.rename(temporary, self.path)
+            name = self._next_name()
+            self._disk.rename(temporary, self._owner.path / name)
+            # From here on a reader takes the new file, so nothing more may go into the one before.
+            self._file, self._is_broken = name, True
+            self._rewrites += 1
             self._disk.fsync_dir(self._owner.path)
             self._owner.check()
         except BaseException:
@@ -201,8 +207,7 @@ class RecordLog:
         self.size = self.snapshot_size = len(content)
         self._unsynced = 0
         self._is_broken = False
-        if self._may_have_older:
-            self._remove_older()
+        self._remove_older()
 
     def append(self, records: Iterable[Record], sync: bool = True) -> None:
         """Append records; with `sync` they are durable, and the owner checked, when it returns.
@@ -235,8 +240,20 @@ class RecordLog:
 
     @property
     def path(self) -> Path:
-        """The file, where the owner's directory is now."""
-        return self._owner.path / f"{self._name}-{self._owner.epoch}"
+        """The newest file, where the owner's directory is now."""
+        return self._owner.path / self._file
+
+    def _next_name(self) -> str:
+        """Return a name that no file had before.
+
+        A former rename may count although the disk failed behind it.
+        """
+        while True:
+            suffix = f".{self._rewrites}" if self._rewrites else ""
+            name = f"{self._name}-{self._owner.epoch}{suffix}"
+            if not (self._owner.path / name).exists():
+                return name
+            self._rewrites += 1
 
     @property
     def is_broken(self) -> bool:
@@ -250,12 +267,10 @@ class RecordLog:
             self._reserved = needed + _RESERVE_BYTES
 
     def _remove_older(self) -> None:
-        # One that cannot be removed does no harm: it is never the newest, and the next owner removes it.
-        self._may_have_older = False
-        for epoch, path in _log_files(self._owner.path, self._name):
-            if epoch < self._owner.epoch:
-                with contextlib.suppress(OSError):
-                    self._disk.unlink(path)
+        # One that cannot be removed does no harm: it is never the newest, and the next rewrite removes it.
+        for _, path in _log_files(self._owner.path, self._name)[:-1]:
+            with contextlib.suppress(OSError):
+                self._disk.unlink(path)
 
 
 def read_log(directory: Path, name: str) -> LogContent | None:
@@ -270,13 +285,19 @@ def read_log(directory: Path, name: str) -> LogContent | None:
 def read_log_bytes(directory: Path, name: str) -> tuple[LogContent, bytes] | None:
     """Read the newest log of that name and the bytes that it was read from.
 
-    Raises as `read_log`, and FileNotFoundError if another owner replaces it meanwhile.
+    Raises as `read_log`.
     """
-    files = _log_files(directory, name)
-    if not files:
-        return None
-    epoch, path = max(files)
-    content = path.read_bytes()
+    while files := _log_files(directory, name):
+        (epoch, _), path = files[-1]
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            continue  # its owner has replaced it meanwhile
+        return _whole_log(path, epoch, content), content
+    return None
+
+
+def _whole_log(path: Path, epoch: int, content: bytes) -> LogContent:
     records: list[Record] = []
     size, is_whole = 0, False
     for kind, payload, end in read_records(content, str(path)):
@@ -287,7 +308,7 @@ def read_log_bytes(directory: Path, name: str) -> tuple[LogContent, bytes] | Non
             records.append((kind, payload))
     if not is_whole:
         raise CorruptData(str(path), size, "the snapshot the log starts with is not whole")
-    return LogContent(path, epoch, records, size, size < len(content)), content
+    return LogContent(path, epoch, records, size, size < len(content))
 
 
 def salvage_log(directory: Path, name: str) -> list[Record]:
@@ -300,8 +321,29 @@ def salvage_log(directory: Path, name: str) -> list[Record]:
     files = _log_files(directory, name)
     if not files:
         return []
-    _, path = max(files)
+    _, path = files[-1]
     return [record for record in intact_records(path.read_bytes(), str(path)) if record[0] != SNAPSHOT_END]
+
+
+def newest_log(directory: Path, name: str) -> Path | None:
+    """Return the newest file of that name, None if there is none or no directory."""
+    files = _log_files(directory, name) if directory.is_dir() else []
+    return files[-1][1] if files else None
+
+
+def drop_unfinished(directory: Path, name: str) -> None:
+    """Remove files whose snapshot is not whole as long as an older one is there.
+
+    A copy that ends anywhere may have the beginning of one.
+    """
+    while len(files := _log_files(directory, name)) > 1:
+        (epoch, _), path = files[-1]
+        try:
+            _whole_log(path, epoch, path.read_bytes())
+        except CorruptData:
+            path.unlink()
+        else:
+            return
 
 
 def _encode(records: Iterable[Record], same_write: int) -> bytes:
@@ -311,7 +353,8 @@ def _encode(records: Iterable[Record], same_write: int) -> bytes:
     return bytes(group)
 
 
-def _log_files(directory: Path, name: str) -> list[tuple[int, Path]]:
-    pattern = re.compile(re.escape(name) + r"-(\d+)\Z")
+def _log_files(directory: Path, name: str) -> list[tuple[tuple[int, int], Path]]:
+    """Return the files of a log with epochs and numbers of rewrites, the newest last."""
+    pattern = re.compile(re.escape(name) + r"-(\d+)(?:\.(\d+))?\Z")
     matches = (pattern.match(entry.name) for entry in directory.iterdir())
-    return [(int(match[1]), directory / match[0]) for match in matches if match]
+    return sorted(((int(match[1]), int(match[2] or 0)), directory / match[0]) for match in matches if match)

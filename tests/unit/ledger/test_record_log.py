@@ -122,6 +122,34 @@ def test_a_failed_rewrite_leaves_the_log_as_it_was(tmp_path: Path, call: str) ->
     assert records(tmp_path) == [*SNAPSHOT, (2, "x"), (2, "y")]
 
 
+def test_a_rewritten_log_has_a_name_that_none_had_before(tmp_path: Path) -> None:
+    _, log = start(tmp_path)
+    names = {log.path.name}
+    before = {log.path.name: log.path.read_bytes()}
+    for turn in range(12):
+        log.append([(2, turn)])
+        log.rewrite([(1, turn)])
+        assert log.path.name not in names
+        names.add(log.path.name)
+        assert [path.name for path in tmp_path.glob("manifest-*")] == [log.path.name]
+    assert records(tmp_path) == [(1, 11)]
+    (tmp_path / "manifest-1").write_bytes(before["manifest-1"])
+    assert records(tmp_path) == [(1, 11)], "the newest counts, by number and not by letter"
+
+
+def test_behind_a_rename_that_may_not_be_durable_nothing_goes_into_the_former_file(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    _, log = start(tmp_path, disk)
+    disk.fail("fsync_dir")
+    with pytest.raises(OSError, match="Input/output"):
+        log.rewrite([(1, "perhaps")])
+    with pytest.raises(OSError, match="rewritten"):
+        log.append([(2, "x")])
+    log.rewrite([(1, "all")])
+    log.append([(2, "y")])
+    assert records(tmp_path) == [(1, "all"), (2, "y")]
+
+
 def test_space_is_reserved_ahead_and_may_be_refused(tmp_path: Path) -> None:
     disk = FaultyDisk()
     _, log = start(tmp_path, disk)
