@@ -47,6 +47,7 @@ GROUPS = {
     "history": "running.history",
     "startup": "running.startup",
     "http": "running.http",
+    "remote": "running.remote",
     "spark_read": "on_spark.spark_read",
     "spark_stream": "on_spark.spark_stream",
     "spark_write": "on_spark.spark_write",

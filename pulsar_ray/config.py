@@ -48,6 +48,7 @@ SCHEMA_COMPATIBILITY = (
     "FORWARD_TRANSITIVE",
     "FULL_TRANSITIVE",
 )
+REMOTE_DURABILITY = ("off", "async", "sync")
 SUBSCRIPTION_TYPES = ("Exclusive", "Shared", "Failover", "Key_Shared")
 
 _PLACES = (
@@ -188,6 +189,13 @@ class Settings:
     compaction_max_key_bytes: int = setting(
         64 * MIB, "of keys that a compaction has in memory; more passes beyond", minimum=1
     )
+    remote_url: str = setting(
+        OFF, "object store with a journal of the stores: s3://bucket/prefix, gs://, az://, file:///shared"
+    )
+    remote_durability: str = setting(
+        "async", "receipts wait for remote_url: never, up to a lag, or always", choices=REMOTE_DURABILITY
+    )
+    remote_lag_seconds: int = setting(30, "of what async receipts may confirm ahead of remote_url", minimum=1)
     schema_compatibility_strategy: str = setting(
         "FULL", "a new version of a schema must be readable so", choices=SCHEMA_COMPATIBILITY
     )

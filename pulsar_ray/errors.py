@@ -536,6 +536,10 @@ class JournalDamaged(ChecksumError):
     """An object of the journal is not what its writer wrote."""
 
 
+class StoreSealed(WrongNode):
+    """A store was taken over by others, so nothing of its directory is served again."""
+
+
 class ForkedClient(AlreadyClosed):
     """A forked child used a client of its parent, or made one.
 

@@ -415,7 +415,13 @@ class Controller:
     async def lost_with(self, store_id: str) -> dict[str, Any]:
         """Say what is lost with a store, as `LostStores.losses`."""
         await self._serving()
-        return self._lost_stores.losses(store_id)
+        losses = self._lost_stores.losses(store_id)
+        return {**losses, "shipped": await self._lost_stores.shipped(store_id)}
+
+    async def remote(self) -> list[dict[str, Any]]:
+        """Say how far each store is shipped, as `LostStores.remote`."""
+        await self._serving()
+        return await self._lost_stores.remote()
 
     async def forget_store(self, store_id: str, subscriptions: Subscriptions) -> list[str]:
         """Begin the partitions of a lost store anew, as `LostStores.forget`."""

@@ -15,7 +15,8 @@ from typing import Any
 
 from pulsar_ray.broker.partition.sleeping_partition import describe_sleeping
 from pulsar_ray.broker.serving.logs.line_limits import event
-from pulsar_ray.errors import PulsarException, WrongNode
+from pulsar_ray.errors import PulsarException, ServiceUnitNotReady, WrongNode
+from pulsar_ray.journal.store_journal import StoreJournal
 from pulsar_ray.ledger.disk import SystemDisk
 from pulsar_ray.managed_ledger.log.partition_directories import (
     PartitionDirectory,
@@ -59,6 +60,7 @@ class HeldStore:
         self._store: StoreDirectory | None = None
         self._wake_times = WakeTimes()
         self._knows_notes = False
+        self._journal: StoreJournal | None = None
 
     def __repr__(self) -> str:
         return f"Store({self._path})"
@@ -94,7 +96,7 @@ class HeldStore:
 
     def _look(self) -> None:
         if self._store is not None:
-            self._store.check_present()
+            self._check()
             return
         self._open(create=False, wait_s=0.0)
         if self._path.is_dir():
@@ -114,8 +116,35 @@ class HeldStore:
         """Alive: the process id. Raises what is wrong with the directory by now."""
         if self._store is None:
             raise WrongNode(f"{self._path} holds no store that could be opened")
-        await asyncio.to_thread(self._store.check_present)
+        await asyncio.to_thread(self._check)
         return os.getpid()
+
+    def _check(self) -> None:
+        assert self._store is not None
+        self._store.check_present()
+        if self._journal is not None:
+            self._journal.check()
+
+    async def remote(self) -> dict[str, Any] | None:
+        """Return the state of the journal, see StoreJournal.status; None without an object store."""
+        return None if self._journal is None else self._journal.status()
+
+    async def owned_by(self, store_id: str) -> list[str]:
+        """See StoreJournal.owned_by. Raises ServiceUnitNotReady without a journal that runs."""
+        return await asyncio.to_thread(self._running_journal().owned_by, store_id)
+
+    async def seal(self, store_id: str) -> list[str]:
+        """See StoreJournal.seal. Raises ServiceUnitNotReady without a journal that runs."""
+        return await asyncio.to_thread(self._running_journal().seal, store_id)
+
+    async def adopt(self, partitions: list[str]) -> list[str]:
+        """See StoreJournal.adopt. Raises ServiceUnitNotReady without a journal that runs."""
+        return await asyncio.to_thread(self._running_journal().adopt, partitions)
+
+    def _running_journal(self) -> StoreJournal:
+        if self._journal is None:
+            raise ServiceUnitNotReady(f"the store in {self._path} has no journal in an object store yet")
+        return self._journal
 
     async def stats(self) -> dict[str, Any]:
         """Free and total bytes of the disk."""
@@ -156,7 +185,9 @@ class HeldStore:
 
     async def remove(self, number: int) -> None:
         """Delete a deleted topic's ledger directory."""
-        await asyncio.to_thread(shutil.rmtree, self._ledgers / str(number), ignore_errors=True)
+        journal = self._journal
+        if journal is None or not await asyncio.to_thread(journal.drop, number):
+            await asyncio.to_thread(shutil.rmtree, self._ledgers / str(number), ignore_errors=True)
         await self.mark_added([number])
         await self.slept({number: None})
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import Any
 
+from pulsar_ray.actors.actor_system import ActorHandle
 from pulsar_ray.actors.change_log_partitions import ChangeLogPartitions
 from pulsar_ray.actors.stores import Stores
 from pulsar_ray.actors.topic_actors import TopicActors
@@ -15,6 +17,9 @@ from pulsar_ray.errors import NotAllowedError, PulsarException
 from pulsar_ray.model.topic_name import TopicName, heartbeat, is_change_log
 
 logger = logging.getLogger(__name__)
+
+ASK_DEADLINE_S = 5.0
+ADOPT_DEADLINE_S = 600.0
 
 
 class LostStores:
@@ -52,11 +57,14 @@ class LostStores:
     async def forget(self, store_id: str, subscriptions: Subscriptions) -> list[str]:
         """Begin the partitions of a lost store anew, empty, in the stores that are there.
 
-        They have numbers that never come again, so that nobody takes them for what was lost, and get
-        `subscriptions`. Changes of policies that lay there alone are lost as well. Returns the partitions'
-        names. Raises as `losses`, and ServiceUnitNotReady where no other store takes partitions.
+        Partitions that an object store has are restored there instead, with numbers and ids as they were.
+        Others have numbers that never come again, so that nobody takes them for what was lost, and
+        get `subscriptions`. Changes of policies that lay there alone are lost as well. Returns the names of
+        those. Raises as `losses`, and ServiceUnitNotReady where no other store takes partitions.
         """
         names: list[str] = self.losses(store_id)["partitions"]
+        moved = await self._take_over(store_id)
+        names = [name for name in names if name not in moved]
         logs = [name for name in map(TopicName.parse, names) if is_change_log(name)]
         for namespace in sorted({name.namespace_name for name in logs}):
             await self._logs.abandon(namespace)
@@ -74,6 +82,55 @@ class LostStores:
             )
         await self.give_inheritances()
         return names
+
+    async def shipped(self, store_id: str) -> list[str]:
+        """Return the names of a store's partitions that an object store has."""
+        journals = await self._with_journals()
+        if not journals:
+            return []
+        owned = set(await journals[0][1].call("owned_by", store_id, within_s=ADOPT_DEADLINE_S))
+        rows = [self._catalog.partition(name) for name in self._catalog.names_in(store_id, -1)]
+        return [row.name for row in rows if row is not None and str(row.number) in owned]
+
+    async def remote(self) -> list[dict[str, Any]]:
+        """Return the state of each store's journal, with `storeId` and `host`; none for one without."""
+        found = []
+        for store_id, store in list(self._stores.known.items()):
+            try:
+                status = await store["handle"].call("remote", within_s=ASK_DEADLINE_S)
+            except PulsarException as error:
+                status = {"url": "", "isReady": False, "problem": error.text}
+            if status is not None:
+                found.append({"storeId": store_id, "host": store["host"], **status})
+        return found
+
+    async def _with_journals(self) -> list[tuple[str, ActorHandle]]:
+        """Return the stores that are there and ship."""
+        found = []
+        for store_id in list(self._stores.known):
+            handle = self._stores.known[store_id]["handle"]
+            with contextlib.suppress(PulsarException):
+                status = await handle.call("remote", within_s=ASK_DEADLINE_S)
+                if status is not None and status["isReady"] and not status["problem"]:
+                    found.append((store_id, handle))
+        return found
+
+    async def _take_over(self, store_id: str) -> set[str]:
+        """End the store's journal, and let others have what it shipped; return the partitions' names."""
+        journals = await self._with_journals()
+        if not journals:
+            return set()
+        owned = await journals[0][1].call("seal", store_id, within_s=ADOPT_DEADLINE_S)
+        moves: dict[int, str] = {}
+        for turn, (target, handle) in enumerate(journals):
+            share = owned[turn :: len(journals)]
+            for partition in await handle.call("adopt", share, within_s=ADOPT_DEADLINE_S):
+                moves[int(partition)] = target
+        moved = self._catalog.move_partitions(moves)
+        for row in moved:
+            self._served.end(row)
+            event(logger, "was taken over from store %s, as it was shipped", store_id, topic=row.name)
+        return {row.name for row in moved}
 
     async def give_inheritances(self) -> None:
         """Give partitions that were begun anew their subscriptions; what fails is tried again later."""

@@ -26,8 +26,9 @@ from pulsar_ray.broker.health.disk_level import REMEDY, DiskLevel, DiskWatch, ju
 from pulsar_ray.broker.health.health_socket import HealthSocket
 from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.clock import SystemClock
-from pulsar_ray.config import Settings
+from pulsar_ray.config import OFF, Settings
 from pulsar_ray.errors import Moved, PulsarException, UntrustedPath
+from pulsar_ray.journal.store_journal import StoreJournal
 from pulsar_ray.lane.waiting import within
 from pulsar_ray.transport.actor_names import CONTROLLER
 from pulsar_ray.transport.this_ray import node_address, node_id, node_memory_bytes, session_directory
@@ -62,6 +63,8 @@ class StoreActor(HeldStore):
         self._watcher: asyncio.Task[None] | None = None
         self._metrics: NodeMetrics | None = None
         self._began_s = time.monotonic()
+        self._journal_task: asyncio.Task[None] | None = None
+        self._journal_problem = ""
         self._disk = DiskWatch(settings)
         self._probes: HealthSocket | None = None
         self._looking: asyncio.Future[ActorHandle | None] | None = None
@@ -73,8 +76,34 @@ class StoreActor(HeldStore):
         """See HeldStore.describe; the node is watched from now on."""
         described = await super().describe()
         self._begin_metrics()
+        self._begin_journal()
         await self._begin_watching()
         return described
+
+    def _begin_journal(self) -> None:
+        """Ship from now on, if there is an object store, which may come up later."""
+        if self._settings.remote_url != OFF and self._store is not None and self._journal_task is None:
+            self._journal_task = asyncio.get_running_loop().create_task(self._keep_journal())
+
+    async def _keep_journal(self) -> None:
+        assert self._store is not None
+        url, store_id = self._settings.remote_url, self._store.store_id
+        while self._journal is None:
+            try:
+                self._journal = await asyncio.to_thread(StoreJournal, self._path, store_id, url)
+            except (PulsarException, OSError) as error:
+                if str(error) != self._journal_problem:
+                    self._journal_problem = str(error)
+                    logger.error("nothing is shipped to %s: %s", url, error)
+                await asyncio.sleep(WATCH_INTERVAL_S)
+        self._journal_problem = ""
+        event(logger, "ships what is stored to %s, in life %d", url, self._journal.status()["life"])
+
+    async def remote(self) -> dict[str, Any] | None:
+        """See HeldStore.remote; until the journal runs, why it does not."""
+        if self._journal is None and self._settings.remote_url != OFF:
+            return {"url": self._settings.remote_url, "isReady": False, "problem": self._journal_problem}
+        return await super().remote()
 
     def _begin_metrics(self) -> None:
         """Export the node's metrics from now on, if there is a store."""
@@ -138,6 +167,7 @@ class StoreActor(HeldStore):
         """See HeldStore.probe; a process that was started again is probed, and described no more."""
         pid = await super().probe()
         self._begin_metrics()
+        self._begin_journal()
         await self._begin_watching()
         return pid
 

@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from concurrent.futures import wait
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -18,8 +19,12 @@ from pulsar_ray.broker.partition.partition_start import start_partition
 from pulsar_ray.broker.partition.partition_stats import describe_found
 from pulsar_ray.broker.serving.failed_starts import may_start_again
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
+from pulsar_ray.broker.serving.shipping_link import ShippingLink, shipping_link
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import Moved, PulsarException
+from pulsar_ray.journal.shipped_disk import ShippedDisk
+from pulsar_ray.journal.store_files import listed_files, read_term
+from pulsar_ray.ledger.disk import SYSTEM_DISK
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.partition_directories import TopicIdentity
 from pulsar_ray.managed_ledger.store.store_directory import check_is_store
@@ -86,8 +91,10 @@ class TopicPartition(LaneActor):
         began_s = time.monotonic()
         topic = self._identity.topic
         if TopicName.parse(topic).is_persistent:
+            settings = self._in_force.settings
+            shipping = shipping_link(settings, self._identity.number, "", self._owner.loop)
             server = self._server = await start_partition(
-                self._open_ledger,
+                partial(self._open_ledger, shipping),
                 self._directory,
                 self._in_force,
                 self._clock,
@@ -95,6 +102,7 @@ class TopicPartition(LaneActor):
                 self._fatal,
                 self._report_unused,
                 RayCluster,
+                shipping,
             )
             found = describe_found(server.ledger)
         else:
@@ -111,13 +119,22 @@ class TopicPartition(LaneActor):
         self._reports.begin(self._owner.loop, self._in_force.settings, self._server.report)
         say_serving(began_s, found, is_new=not self._must_exist)
 
-    def _open_ledger(self) -> ManagedLedger:
+    def _open_ledger(self, shipping: ShippingLink | None) -> ManagedLedger:
         settings = self._in_force.settings
         check_is_store(Path(settings.data_dir), self._store_id)
         must_exist = must_be_there(self._identity.topic, self._directory, was_known=self._must_exist)
+        term = read_term(self._directory)
         ledger = ManagedLedger.open(
-            self._directory, self._identity, settings, self._clock.now_ms(), must_exist=must_exist
+            self._directory,
+            self._identity,
+            settings,
+            self._clock.now_ms(),
+            must_exist=must_exist,
+            disk=SYSTEM_DISK if shipping is None else ShippedDisk(self._directory, shipping),
+            first_ledger=0 if term is None else term.first_ledger,
         )
+        if shipping is not None:
+            shipping.list_files(listed_files(self._directory))
         if not self._must_exist:
             tell_made(self._identity.topic)
         return ledger

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from pulsar_ray.admin.topic_calls import Broker, TopicCalls
 from pulsar_ray.admin.topic_growth import TopicGrowth
@@ -19,7 +20,51 @@ class StoreLoss:
     """Where it was last."""
     path: str
     partitions: tuple[str, ...]
-    """The partitions, and topics without partitions, whose messages lie there and nowhere else."""
+    """The partitions, and topics without partitions, whose messages lie there."""
+    shipped: tuple[str, ...] = ()
+    """Those among them that an object store has.
+
+    The end that was confirmed and not shipped is lost with the disk.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteState:
+    """How far a store is shipped into an object store."""
+
+    store_id: str
+    host: str
+    url: str
+    is_ready: bool
+    """Whether its former life is closed, and all of it was shipped then."""
+    partitions: int
+    waiting_bytes: int
+    """Synced on its disk and not in the object store yet."""
+    lag_seconds: float
+    """How old the oldest of that is."""
+    shipped_bytes: int
+    """Since the store's process started, as the counts below."""
+    puts: int
+    gets: int
+    lists: int
+    problem: str
+    """Why nothing goes on; "" if all is well."""
+
+
+_REMOTE_KEYS = (
+    "storeId",
+    "host",
+    "url",
+    "isReady",
+    "partitions",
+    "waitingBytes",
+    "lagSeconds",
+    "shippedBytes",
+    "puts",
+    "gets",
+    "lists",
+    "problem",
+)
 
 
 class Stores:
@@ -29,6 +74,14 @@ class Stores:
         self._broker = broker
         self._calls = TopicCalls(broker)
 
+    def remote(self) -> list[RemoteState]:
+        """Return how far each store that is there is shipped into the object store."""
+        return [RemoteState(*(said[key] for key in _REMOTE_KEYS)) for said in self._asked_remote()]
+
+    def _asked_remote(self) -> list[dict[str, Any]]:
+        defaults = dict.fromkeys(_REMOTE_KEYS, 0)
+        return [{**defaults, **said} for said in self._broker.ask("remote")]
+
     def losses(self, store_id: str) -> StoreLoss:
         """Return what would be lost with a store; nothing is changed.
 
@@ -36,17 +89,19 @@ class Stores:
         knows.
         """
         said = self._broker.ask("lost_with", store_id)
-        return StoreLoss(said["storeId"], said["host"], said["path"], tuple(said["partitions"]))
+        lists = (tuple(said["partitions"]), tuple(said["shipped"]))
+        return StoreLoss(said["storeId"], said["host"], said["path"], *lists)
 
     def forget(self, store_id: str, *, accept_loss: bool = False) -> StoreLoss:
         """Give a lost store up, and begin its partitions anew on other nodes.
 
-        They are empty, take messages at once, and have numbers that never come again: streams and readers
-        that stood in what was lost notice it (`DataLost`). The subscriptions that all other partitions of a
-        topic have are made on the new one, and get its messages from the first on. A topic whose partitions
-        all lay there has no subscriptions any more, and its consumers get SubscriptionNotFound. If the store
-        comes back, what lies there is not served. May be repeated. Raises as `losses`, and NotAllowedError
-        without `accept_loss`.
+        All that it shipped into an object store comes back, with ids of messages and subscriptions, as of the
+        last object. The other partitions are empty, take messages at once, and have numbers that never
+        come again: streams and readers that stood in what was lost notice it (`DataLost`). The subscriptions
+        that all other partitions of a topic have are made on the new one, and get its messages from the first
+        on. A topic whose partitions all lay there has no subscriptions any more, and its consumers get
+        SubscriptionNotFound. If the store comes back, what lies there is not served. May be repeated. Raises
+        as `losses`, and NotAllowedError without `accept_loss`.
         """
         loss = self.losses(store_id)
         if not accept_loss:

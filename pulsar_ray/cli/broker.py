@@ -19,6 +19,7 @@ from pulsar_ray.cli.watching.progress import ShownProgress, progress
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import ConnectError, DataDirectoryInUse, NotAllowedError, WrongNode
 from pulsar_ray.gateway.gateway_actor import start_gateway
+from pulsar_ray.journal.store_journal import check_remote
 from pulsar_ray.launch.broker_token import token_file
 from pulsar_ray.launch.connect import join_ray
 from pulsar_ray.launch.embedded import EmbeddedRecord, read_record, stop_embedded
@@ -70,6 +71,19 @@ def _tls(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+_remote = click.option(
+    "--remote",
+    metavar="URL",
+    help="Object store that has a journal of what is stored: s3://bucket/prefix, gs://, az://, file:///shared.",
+)
+_from = click.option(
+    "--from",
+    "from_url",
+    metavar="URL",
+    help="Bring back what a broker shipped there, into an empty data directory, and go on with it.",
+)
+
+
 @click.command()
 @click.option("--data-dir", type=click.Path(file_okay=False), help="Where it keeps everything.")
 @click.option(
@@ -83,10 +97,13 @@ def _tls(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--take-over",
     is_flag=True,
-    help="Serve a store of a Ray cluster that is no more, alone and from now on.",
+    help="Serve a store of a Ray cluster that is no more, alone and from now on. With --from: also if "
+    "somebody ships there.",
 )
 @_http
 @_tls
+@_remote
+@_from
 @pass_target
 def standalone(
     target: Target,
@@ -96,6 +113,8 @@ def standalone(
     rebuild_catalog: bool,
     take_over: bool,
     http: str | None,
+    remote: str | None,
+    from_url: str | None,
     **tls: str | None,
 ) -> None:
     """Run an embedded broker in the foreground, with a Ray of its own.
@@ -107,14 +126,16 @@ def standalone(
     Example:
       pulsar-ray standalone --data-dir ./data
     """
-    settings = _settings(target, data_dir, http, **tls)
+    settings = _settings(target, data_dir, http, from_url or remote, **tls)
     record = read_record(Path(settings.data_dir))
     if record is not None:
         raise DataDirectoryInUse(
             f"a broker serves {settings.data_dir} already, process {record.pid}: use it, or stop it with "
             "`pulsar-ray stop`"
         )
-    if take_over:
+    if from_url is not None:
+        _restore(settings, takes_over=take_over)
+    elif take_over:
         take_over_store(Path(settings.data_dir))
     say(f"starting a broker on {settings.data_dir} ...")
 
@@ -125,7 +146,7 @@ def standalone(
         if http_url:
             write_line(f"HTTP           {http_url}")
 
-    word = StartPermission(may_found=True, may_rebuild=rebuild_catalog)
+    word = StartPermission(may_found=True, may_rebuild=rebuild_catalog or from_url is not None)
     with progress("starting Ray and the broker") as shown:
         number = serve(settings, word, idle_seconds=idle_seconds, on_ready=partial(ready, shown))
     say(f"ended; everything is in {settings.data_dir}")
@@ -137,18 +158,33 @@ def _settings(
     target: Target,
     data_dir: str | None,
     http: str | None = None,
+    remote: str | None = None,
     *,
     tls_cert: str | None = None,
     tls_key: str | None = None,
     tls_client_ca: str | None = None,
 ) -> Settings:
+    if remote is not None:
+        check_remote(remote)
     return Settings.load(
         data_dir=data_dir or target.data_dir,
         http_listen=http,
+        remote_url=remote,
         tls_certificate_file_path=tls_cert,
         tls_key_file_path=tls_key,
         tls_trust_certs_file_path=tls_client_ca,
     )
+
+
+def _restore(settings: Settings, *, takes_over: bool) -> None:
+    # Only a broker that is brought back needs this.
+    from pulsar_ray.maintenance.remote_restore import restore_from  # noqa: PLC0415
+
+    say(f"bringing back what was shipped to {settings.remote_url} ...")
+    came = restore_from(
+        settings.remote_url, Path(settings.data_dir).expanduser(), takes_over=takes_over, note=say
+    )
+    say(f"{came.partitions} partitions of {came.stores} stores are back")
 
 
 def _how_to_connect(data_dir: str, record: EmbeddedRecord) -> list[str]:
@@ -183,6 +219,9 @@ def _how_to_connect(data_dir: str, record: EmbeddedRecord) -> list[str]:
 )
 @_http
 @_tls
+@_remote
+@_from
+@click.option("--take-over", is_flag=True, help="With --from: also if somebody ships there.")
 @pass_target
 def start(
     target: Target,
@@ -192,6 +231,9 @@ def start(
     expect_stores: int | None,
     wait_for_ray: float,
     http: str | None,
+    remote: str | None,
+    from_url: str | None,
+    take_over: bool,
     **tls: str | None,
 ) -> None:
     """Start the broker on the Ray cluster that runs here.
@@ -201,14 +243,19 @@ def start(
     nodes are empty it begins a new broker, with a store on each of them and its catalog on the head node;
     nodes that join later are taken in after `pulsar-ray init-store`.
     """
-    settings = _settings(target, data_dir, http, **tls)
+    settings = _settings(target, data_dir, http, from_url or remote, **tls)
     with progress("waiting for Ray"):
         _join_ray(target.service_url, wait_for_ray)
     with progress("starting the broker"):
         described = RayCluster().describe_broker()
         was_running = described is not None
         if described is None:
-            described = start_broker(settings, StartPermission(may_found=True, may_rebuild=rebuild_catalog))
+            if from_url is not None:
+                _restore(settings, takes_over=take_over)
+            word = StartPermission(may_found=True, may_rebuild=rebuild_catalog or from_url is not None)
+            described = start_broker(settings, word)
+    if was_running and from_url is not None:
+        raise NotAllowedError("the broker runs: stop it before another one is brought back in its place")
     if was_running and rebuild_catalog:
         raise NotAllowedError(
             "the broker runs: stop it with `pulsar-ray stop` before its catalog is made anew"

@@ -42,6 +42,9 @@ class DispatchSettings:
     """The types that new consumers may have."""
     max_round_robin_batch_size: int = 20
     """Messages, beside a batch, that a Shared consumer may get above another with room."""
+    remote_durability: str = "async"
+    """Whether receipts of acknowledgments wait for the object store, if there is one."""
+    remote_lag_seconds: int = 30
     max_pending_acks_per_subscription: int = 1_000_000
     """Blocks, or parts of them, that consumers hold unacknowledged: they are what takes memory here."""
 
@@ -52,6 +55,8 @@ class DispatchSettings:
         While these are not known to be those of now, delayed messages come no earlier than any would have it.
         """
         return cls(
+            remote_durability=settings.remote_durability if are_current else "sync",
+            remote_lag_seconds=settings.remote_lag_seconds,
             max_unacked_messages_per_consumer=settings.max_unacked_messages_per_consumer,
             max_unacked_messages_per_subscription=settings.max_unacked_messages_per_subscription,
             max_pending_acks_per_subscription=settings.max_pending_acks_per_subscription,

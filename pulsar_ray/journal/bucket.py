@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -12,6 +13,8 @@ from pulsar_ray.journal.file_store import FileStore
 from pulsar_ray.journal.object_store import ObjectStore
 
 REQUEST_TIMEOUT = "30s"
+ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
+"""An endpoint of `http://` in one of these is meant."""
 
 
 def open_object_store(url: str, **options: Any) -> ObjectStore:
@@ -36,7 +39,9 @@ class Bucket:
             self._errors = importlib.import_module("obstore.exceptions")
         except ImportError as error:
             raise RemoteStoreNotInstalled from error
-        given = {"timeout": REQUEST_TIMEOUT, **options.pop("client_options", {})}
+        # Client options that are given hide the variable for this one.
+        is_plain = any(os.environ.get(name, "").startswith("http://") for name in ENDPOINT_VARIABLES)
+        given = {"timeout": REQUEST_TIMEOUT, "allow_http": is_plain, **options.pop("client_options", {})}
         try:
             # Requests are repeated by the journal, who compares what it finds.
             self._store = stores.from_url(

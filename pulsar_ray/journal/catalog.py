@@ -37,6 +37,11 @@ def first_ledger(term: int) -> int:
     return term * LEDGERS_OF_A_TERM
 
 
+def first_term(ledger: int) -> int:
+    """Return the first term of a log that had this ledger before its journal."""
+    return max(1, ledger // LEDGERS_OF_A_TERM)
+
+
 @dataclass
 class Catalog:
     """One reader's knowledge of the catalog.

@@ -29,7 +29,9 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 LOOK_SECONDS = 10.0
-OBJECTS_OF_A_CHECKPOINT = 32
+OBJECTS_OF_A_CHECKPOINT = 256
+BYTES_OF_A_CHECKPOINT = 128 * 1024 * 1024
+"""A reader of the journal has to keep so much behind an index in memory."""
 MORE_THREADS = 4
 """Beside those that write objects, for reading and deleting."""
 
@@ -48,6 +50,7 @@ class LifeRunner:
         store: ObjectStore,
         act: Callable[[Serve | Deposed], None],
         sync_directory: Callable[[str], None],
+        checkpoint_objects: int = OBJECTS_OF_A_CHECKPOINT,
     ) -> None:
         self.life = life
         self.problem = ""
@@ -58,13 +61,20 @@ class LifeRunner:
         self._unshipped: dict[asyncio.Future[None], int] = {}
         """The turns that tasks wait for."""
         self._next_object: asyncio.TimerHandle | None = None
-        self._told = 0
+        self._checkpoint_objects = checkpoint_objects
+        self._told = self._told_bytes = 0
         self._is_ended = False
+        self.on_advance: Callable[[], None] = lambda: None
+        """Called whenever more may be shipped, or served, than before."""
 
     def start(self) -> None:
         """Close the former life, compare, ship, and look at times whether this is over."""
         self._advance()
         self.begin(self._live())
+
+    def nudge(self) -> None:
+        """Do what is due now, because more was told."""
+        self._advance()
 
     def synced(
         self, append: Append, length: int, receipt: Callable[[], None] | None = None, durability: str = ""
@@ -139,16 +149,19 @@ class LifeRunner:
             del self._unshipped[waiting]
             if _is_awaited(waiting):
                 waiting.set_result(None)
-        if self.life.is_ready and self.life.shipping.prefix >= self._told + OBJECTS_OF_A_CHECKPOINT:
-            self._told = self.life.shipping.prefix
+        shipping = self.life.shipping
+        objects, size = shipping.prefix - self._told, shipping.shipped_bytes - self._told_bytes
+        if self.life.is_ready and (objects >= self._checkpoint_objects or size >= BYTES_OF_A_CHECKPOINT):
+            self._told, self._told_bytes = shipping.prefix, shipping.shipped_bytes
             self.begin(self.run(self.life.checkpoint()))
         self._wait_for_next_object()
+        self.on_advance()
 
     def _wait_for_next_object(self) -> None:
         if self._next_object is not None:
             self._next_object.cancel()
             self._next_object = None
-        due_s = self.life.shipping.due_seconds(self._loop.time(), self.life.receipts.waits_for_sync)
+        due_s = self.life.shipping.due_seconds(self._loop.time(), self.life.is_awaited)
         if due_s is not None and not self.life.shipping.is_deposed:
             self._next_object = self._loop.call_later(due_s, self._advance)
 

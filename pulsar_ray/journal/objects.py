@@ -71,19 +71,24 @@ def fold_key(length: int) -> str:
 
 
 def pieces_prefix(partition: str) -> str:
-    """Return what the names of all pieces of a partition's logs begin with."""
+    """Return what the names of all pieces of a partition's files begin with."""
     return f"segments/{quote(partition, safe='')}/"
 
 
 def piece_key(partition: str, file: str, start: int, end: int) -> str:
-    """Return the name of the object with these bytes of a log file."""
-    return f"{pieces_prefix(partition)}{file}/{start:014d}-{end:014d}"
+    """Return the name of the object with these bytes of a file."""
+    return f"{pieces_of(partition, file)}{start:014d}-{end:014d}"
+
+
+def pieces_of(partition: str, file: str) -> str:
+    """Return what the names of all pieces of one file begin with."""
+    return f"{pieces_prefix(partition)}{quote(file, safe='')}/"
 
 
 def ledger_of(file: str) -> int | None:
-    """Return the ledger of a log file named `ledger-index`, None for any other file."""
-    ledger, dash, index = file.partition("-")
-    return int(ledger) if dash and ledger.isdigit() and index.isdigit() else None
+    """Return the ledger in a segment's name, None for any other file."""
+    ledger, dash, _ = file.partition("-")
+    return int(ledger) if dash and ledger.isdigit() else None
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,8 @@ class Append:
     offset: int
     data: bytes = b""
     mark: tuple[Any, ...] = ()
-    """("adopt", state), ("drop", term), ("front", ledger) or ("leave", term)."""
+    """("adopt", state), ("drop", term), ("front", ledger), ("gone", files), ("leave", term) or
+    ("forget",)."""
 
     @property
     def end(self) -> int:

@@ -104,8 +104,8 @@ def apply(states: dict[str, PartitionState], append: Append, mirrored: int | Non
     A writer's mirror tells the length, and keeps no bytes.
     """
     partition, state, kind = append.partition, states.get(append.partition), append.mark[:1]
-    if kind == ("drop",):
-        if state and state.term == append.mark[1]:
+    if kind in (("drop",), ("forget",)):
+        if state and (kind == ("forget",) or state.term == append.mark[1]):
             del states[partition]
         return
     if kind == ("adopt",):
@@ -125,5 +125,8 @@ def apply(states: dict[str, PartitionState], append: Append, mirrored: int | Non
             file.extend(append.offset, mirrored)
     if kind == ("front",):
         state.forget_before(append.mark[1])
+    elif kind == ("gone",):
+        for file in append.mark[1]:
+            state.files.pop(file, None)
     elif kind == ("leave",):
         state.left.add(append.mark[1])

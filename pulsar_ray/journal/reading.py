@@ -137,3 +137,11 @@ def _read_or_close(store: str, place: Place, closing: JournalObject | None) -> T
         if stored is None:
             return closing
     return None if stored is None else unpack_journal(key, stored)
+
+
+def stores_in_bucket() -> Task[list[str]]:
+    """Return the stores that have written anything, also those that are sealed."""
+    found: set[str] = set()
+    for prefix in ("index/", "journal/"):
+        found.update(name.split("/")[1] for name in (yield from ask(ListKeys(prefix))))
+    return sorted(found)

@@ -23,6 +23,10 @@ class Receipts:
         """Whether somebody waits for the shipping itself."""
         return bool(self._sync)
 
+    def is_waiting(self, now: float) -> bool:
+        """Return whether receipts wait longer than shipping takes when all is well."""
+        return (bool(self._async) and self.is_behind(now)) or bool(self._sync)
+
     def ask(self, turn: int, receipt: Any, durability: str) -> None:
         """Let a receipt wait; `off` needs none of this."""
         (self._sync if durability == "sync" else self._async).append((turn, receipt))

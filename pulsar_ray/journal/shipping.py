@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from pulsar_ray.journal.objects import DATA, Append, JournalObject, Place, journal_key, pack_journal
@@ -46,12 +46,29 @@ class Shipping:
         self._done: set[int] = set()
         self.next_number = self.prefix = 0
         self.turn = self.shipped = 0
+        self.shipped_bytes = 0
         self.is_deposed = False
+        self.unreadable: dict[str, str] = {}
+        """Partitions of which nothing more is shipped, because a file has lost bytes, and why."""
 
     @property
     def has_room(self) -> bool:
         """Whether more may be queued; memory is bounded by it."""
         return len(self._queue) < self.cut.queued_appends
+
+    @property
+    def oldest_since(self) -> float | None:
+        """When the oldest append was queued that is not shipped; None if all is."""
+        for number in sorted(self._flying):
+            if self._flying[number]:
+                return self._flying[number][0].since
+        return self._queue[0].since if self._queue else None
+
+    @property
+    def unshipped_bytes(self) -> int:
+        """How many bytes are queued or under way."""
+        flying = sum(item.length for batch in self._flying.values() for item in batch)
+        return self._queued_bytes + flying
 
     @property
     def is_idle(self) -> bool:
@@ -105,7 +122,7 @@ class Shipping:
         return batch
 
     def _put(self, number: int, batch: list[Queued]) -> Task[list[Queued]]:
-        appends = tuple(self._with_bytes(item) for item in batch)
+        appends = tuple(self._readable(batch))
         body = pack_journal(JournalObject(self._nonce(), DATA, self.life, appends))
         other = yield from create(journal_key(self.store, Place(self.life, number)), body)
         if other is not None:
@@ -125,15 +142,31 @@ class Shipping:
             self._done.discard(self.prefix)
             for item in self._flying.pop(self.prefix):
                 self.shipped = max(self.shipped, item.turn)
+                self.shipped_bytes += item.length
                 durable.append(item)
             self.prefix += 1
         return durable
 
-    def _with_bytes(self, item: Queued) -> Append:
-        if not item.length:
-            return item.append
-        a = item.append
-        return replace(a, data=self._read(a.partition, a.file, a.offset, a.offset + item.length))
+    def _readable(self, batch: list[Queued]) -> Iterator[Append]:
+        """Yield the appends with their bytes, but for files that were cut or removed.
+
+        Appends behind such a hole in the same partition could not be placed, so they are left out as well. A
+        cursor may go at any time, with its subscription.
+        """
+        for item in list(batch):
+            a = item.append
+            if not item.length:
+                yield a
+                continue
+            data = b""
+            if a.partition not in self.unreadable:
+                data = self._read(a.partition, a.file, a.offset, a.offset + item.length)
+                if len(data) < item.length and "/" not in a.file:
+                    self.unreadable[a.partition] = f"{a.file} ends before byte {a.offset + item.length}"
+            if len(data) < item.length:
+                batch.remove(item)
+            else:
+                yield replace(a, data=data)
 
 
 def _goes_on(last: Queued, append: Append) -> bool:

@@ -5,7 +5,7 @@ It decides only: tasks and actions are taken from it and carried out by others.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -26,18 +26,22 @@ from pulsar_ray.journal.objects import (
     pack_index,
     pack_piece,
     piece_key,
+    pieces_of,
     pieces_prefix,
     place_of,
     unpack_index,
     unpack_piece,
 )
 from pulsar_ray.journal.partition_state import FileState, PartitionState, apply
-from pulsar_ray.journal.reading import create, newest_index, walk
+from pulsar_ray.journal.reading import Walk, create, newest_index, walk
 from pulsar_ray.journal.receipts import Receipts
 from pulsar_ray.journal.requests import Delete, Get, ListKeys, Shipped, SyncDirectory, Task, ask
 from pulsar_ray.journal.shipping import Cut, Queued, Shipping
 
 PIECE_BYTES = 8 * 1024 * 1024
+MOST_INDEX_BYTES = 16 * 1024 * 1024
+"""Ends of files may take so much of an index before they become pieces."""
+LEAST_INLINE_BYTES = 512
 
 
 class Directory(Protocol):
@@ -64,6 +68,12 @@ class Directory(Protocol):
     def recover(self, partition: str) -> None:
         """Recover the partition's files and sync them; delete nothing that the manifest lists."""
 
+    def is_dropped(self, partition: str) -> bool:
+        """Return whether the partition is no more, and has to go from the journal."""
+
+    def is_superseded(self, partition: str, file: str) -> bool:
+        """Return whether a file is not here because something later here stands for it."""
+
     def discard_staged(self, partition: str) -> None:
         """Forget what was staged and not installed."""
 
@@ -78,6 +88,9 @@ class Directory(Protocol):
 
     def unlink(self, partition: str, front: int) -> None:
         """Remove the logs of ledgers before `front`."""
+
+    def unlink_files(self, partition: str, files: tuple[str, ...]) -> None:
+        """Remove files that nothing here lists any more."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +126,12 @@ class StoreLife:
         self.mirror: dict[str, PartitionState] = {}
         self.is_ready = False
         self.serving: set[str] = set()
+        self._known: dict[str, dict[str, int]] = {}
+        """How far each file of an adopted partition is queued, or shipped."""
+        self._synced_ends: dict[str, dict[str, int]] = {}
+        """How far files are synced here, of partitions that are being adopted."""
+        self._awaited_turn = 0
+        self._sealed_walk: tuple[str, Walk] | None = None
         self._busy: set[str] = set()
         self._dropping: set[tuple[str, int]] = set()
         self._index_number = -1
@@ -125,12 +144,78 @@ class StoreLife:
     def advance(self, now: float) -> tuple[list[Task[Any]], list[Serve | Deposed], list[Any]]:
         """Return the tasks to run, what happened to partitions, and the receipts to give."""
         self._now = now
-        for put in self.shipping.begin(now, self.receipts.waits_for_sync):
+        for put in self.shipping.begin(now, self.is_awaited):
             self._tasks.append(self._ship(put))
         given = [] if self.shipping.is_deposed else self.receipts.release(now, self.shipping.shipped)
         tasks, self._tasks = self._tasks, []
         actions, self._actions = self._actions, []
         return tasks, actions, given
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether somebody waits for the shipping itself."""
+        return self.receipts.waits_for_sync or self._awaited_turn > self.shipping.shipped
+
+    def tell(self, now: float, partition: str, ends: dict[str, int], is_awaited: bool) -> int:
+        """Queue files up to these synced ends, and return the turn of all that.
+
+        It may be repeated. A partition that the journal does not know waits until it is adopted: see `begin`.
+        """
+        known = self._known.get(partition)
+        if known is None:
+            told = self._synced_ends.setdefault(partition, {})
+            for file, end in ends.items():
+                told[file] = max(end, told.get(file, 0))
+            return self.shipping.turn
+        for file in in_order(ends):
+            begin, end = known.get(file, 0), ends[file]
+            if end > begin:
+                known[file] = end
+                self.shipping.queue(now, Append(partition, file, begin), end - begin)
+        turn = self.shipping.turn
+        if is_awaited:
+            self._awaited_turn = turn
+        return turn
+
+    def gone(self, now: float, partition: str, files: Iterable[str]) -> None:
+        """Queue that nothing lists these files; they are removed when that is shipped."""
+        known = self._known.get(partition, {})
+        shipped = tuple(file for file in files if known.pop(file, None) is not None)
+        if shipped:
+            self.shipping.queue(now, Append(partition, "", 0, mark=("gone", shipped)))
+        self.directory.unlink_files(partition, tuple(file for file in files if file not in shipped))
+
+    def drop(self, partition: str) -> None:
+        """Queue that a partition is no more; its rest goes when that is shipped."""
+        if partition in self.mirror or partition in self._known:
+            self._drop(partition, self.directory.term(partition))
+        elif partition in self.directory.partitions():
+            self.directory.remove(partition, self.directory.term(partition))
+
+    def forget(self, partition: str) -> None:
+        """Queue that a partition of this directory is in the journal no more."""
+        if self._known.pop(partition, None) is not None:
+            self.serving.discard(partition)
+            self.shipping.queue(self._now, Append(partition, "", 0, mark=("forget",)))
+
+    def files_of(self, partition: str) -> dict[str, int]:
+        """Return how far the files of a partition are queued or shipped."""
+        return self._known.get(partition, {})
+
+    def knows(self, partition: str) -> bool:
+        """Return whether the partition is in this journal, or on its way there."""
+        return partition in self._known or partition in self._busy
+
+    def begin(self, partition: str) -> Task[None]:
+        """Take a partition of this directory into the journal, and claim it."""
+        if not self.is_ready or self.knows(partition):
+            return
+        self._busy.add(partition)
+        packed = yield from self._adoption(partition, dict(self._synced_ends.get(partition, {})))
+        self._queue_adoption(partition, packed)
+        self.tell(self._now, partition, self._synced_ends.pop(partition, {}), is_awaited=True)
+        yield from self.until_shipped()
+        yield from self._claim(partition)
 
     def synced(
         self, now: float, append: Append, length: int, receipt: Any = None, durability: str = ""
@@ -152,12 +237,25 @@ class StoreLife:
             for file in state.files.values():
                 file.tail = None
         for partition in sorted(self.directory.partitions()):
+            if self.directory.is_dropped(partition):
+                self._drop(partition, self.directory.term(partition))
+                continue
             self.directory.recover(partition)
             yield from self._ship_missing(partition)
         yield from self.until_shipped()
         yield from self.catalog.read()
         self.is_ready = True
+        self._take_told()
         self.settle()
+
+    def _take_told(self) -> None:
+        """Take what was told before this life was ready."""
+        here = set(self.directory.partitions())
+        for partition in sorted(self._synced_ends.keys() | here):
+            if partition in self._known:
+                self.tell(self._now, partition, self._synced_ends.pop(partition, {}), is_awaited=True)
+            elif partition in here and not self.directory.is_dropped(partition):
+                self._tasks.append(self.begin(partition))
 
     def look(self) -> Task[None]:
         """See whether an idle life was sealed, and what was decided meanwhile."""
@@ -188,7 +286,7 @@ class StoreLife:
             self.directory.install(partition, source.term + 1, state.front)
             packed = yield from self._adoption(partition)
             yield SyncDirectory(partition)
-            self.shipping.queue(self._now, Append(partition, "", 0, mark=("adopt", packed)))
+            self._queue_adoption(partition, packed)
             yield from self.until_shipped()
             yield from self._claim(partition)
         self._busy.discard(partition)
@@ -216,10 +314,14 @@ class StoreLife:
     def _lacks_of(self, partition: str, state: PartitionState) -> bool:
         if self.directory.term(partition) != state.term:
             return self.directory.term(partition) < state.term
-        return any(self._differs(partition, name, file) for name, file in state.files.items())
+        return any(
+            self._differs(partition, name, file) and not self.directory.is_superseded(partition, name)
+            for name, file in state.files.items()
+        )
 
     def _differs(self, partition: str, name: str, file: FileState) -> bool:
-        for start, end, total in file.pieces:
+        # Those before the last were read back by nobody since, and a copy of the directory has an older life.
+        for start, end, total in file.pieces[-1:]:
             data = self.directory.read(partition, name, start, end)
             if len(data) < end - start or checksum(data) != total:
                 return True
@@ -230,15 +332,19 @@ class StoreLife:
         mirror, now = self.mirror.get(partition), self._now
         if mirror is None or mirror.term != self.directory.term(partition):
             packed = yield from self._adoption(partition)
-            self.shipping.queue(now, Append(partition, "", 0, mark=("adopt", packed)))
+            self._queue_adoption(partition, packed)
             return
         lengths = self.directory.lengths(partition)
+        known = self._known[partition] = {name: file.length for name, file in mirror.files.items()}
         for file in in_order(lengths):
-            known = mirror.files[file].length if file in mirror.files else 0
-            if lengths[file] > known or file not in mirror.files:
-                self.shipping.queue(now, Append(partition, file, known), lengths[file] - known)
-            if file == "manifest":
+            begin = known.get(file, 0)
+            if lengths[file] > begin or file not in known:
+                known[file] = lengths[file]
+                self.shipping.queue(now, Append(partition, file, begin), lengths[file] - begin)
+            if is_manifest(file):
                 self._queue_marks(partition, mirror)
+        if missing := [file for file in known if file not in lengths]:
+            self.gone(now, partition, missing)
 
     def _queue_marks(self, partition: str, mirror: PartitionState) -> None:
         if (front := self.directory.front(partition)) > mirror.front:
@@ -258,6 +364,8 @@ class StoreLife:
                 continue
             is_here, owner = partition in here, self.catalog.owner(partition)
             term = self.directory.term(partition) if is_here else self.mirror[partition].term
+            if is_here and self.directory.is_dropped(partition):
+                continue
             if (owner.store, owner.term) == (self.store, term):
                 if is_here and term not in self.directory.left(partition):
                     self._serve(partition)
@@ -271,6 +379,8 @@ class StoreLife:
         self._actions.append(Serve(partition))
 
     def _drop(self, partition: str, term: int) -> None:
+        self._known.pop(partition, None)
+        self.serving.discard(partition)
         if (partition, term) not in self._dropping:
             self._dropping.add((partition, term))
             self.shipping.queue(self._now, Append(partition, "", 0, mark=("drop", term)))
@@ -288,9 +398,22 @@ class StoreLife:
     def _may_claim(self, partition: str) -> bool:
         if partition not in self.directory.partitions() or self.store in self.catalog.sealed:
             return False
-        return self.catalog.owner(partition).term == self.directory.term(partition) - 1
+        owner = self.catalog.owner(partition)
+        # A log that was there before its journal may begin with a later term: see `first_term`.
+        return owner == NOBODY or owner.term == self.directory.term(partition) - 1
 
     # ---- taking over
+    def _walked(self, store: str) -> Task[Walk]:
+        """Read a store's journal, once for all of its partitions if it is sealed.
+
+        Nothing comes behind a seal.
+        """
+        if self._sealed_walk is not None and self._sealed_walk[0] == store:
+            return self._sealed_walk[1]
+        found = yield from walk(store)
+        self._sealed_walk = (store, found) if found.is_sealed else None
+        return found
+
     def _is_newer(self, partition: str, source: CatalogEntry) -> bool:
         """Whether it is here in a later term: who asks is behind the time."""
         return partition in self.directory.partitions() and self.directory.term(partition) > source.term
@@ -299,7 +422,7 @@ class StoreLife:
         if source == NOBODY:
             self.directory.discard_staged(partition)
             return PartitionState(0)
-        found = yield from walk(source.store)
+        found = yield from self._walked(source.store)
         state = found.states.get(partition)
         if state is None or state.term < source.term:
             return None
@@ -317,13 +440,18 @@ class StoreLife:
             self.directory.stage(partition, name, bytes(file.tail or b""))
         return state
 
-    def _adoption(self, partition: str) -> Task[Any]:
-        """Upload the logs of an adopted partition, and return its files' state."""
+    def _queue_adoption(self, partition: str, packed: Any) -> None:
+        state = PartitionState.unpack(packed, keeps_bytes=False)
+        self._known[partition] = {name: file.length for name, file in state.files.items()}
+        self.shipping.queue(self._now, Append(partition, "", 0, mark=("adopt", packed)))
+
+    def _adoption(self, partition: str, ends: dict[str, int] | None = None) -> Task[Any]:
+        """Upload the files of an adopted partition, and return their state."""
         state = PartitionState(self.directory.term(partition), self.directory.front(partition))
         state.left = self.directory.left(partition)
-        for name, length in self.directory.lengths(partition).items():
+        for name, length in (self.directory.lengths(partition) if ends is None else ends).items():
             state.files[name] = FileState([], length, None)
-        tails = yield from self._upload(partition, state)
+        tails = yield from self._upload(partition, state, self.inline_bytes)
         if tails is None:
             raise JournalDamaged(f"{partition} changed while it was adopted")
         return state.pack(tails)
@@ -341,20 +469,43 @@ class StoreLife:
         apply(self.mirror, append, item.length)
         if append.mark[:1] == ("front",):
             self._tasks.append(self._unlink(append.partition, append.mark[1]))
+        elif append.mark[:1] == ("forget",):
+            self._tasks.append(self._clear_pieces(append.partition))
+        elif append.mark[:1] == ("gone",):
+            self._tasks.append(self._unlink_files(append.partition, append.mark[1]))
         elif append.mark[:1] == ("drop",):
             self.directory.remove(append.partition, append.mark[1])
             self._dropping.discard((append.partition, append.mark[1]))
+            self._tasks.append(self._clear_pieces(append.partition))
 
     def _unlink(self, partition: str, front: int) -> Task[None]:
         self.directory.unlink(partition, front)
         names = yield from ask(ListKeys(pieces_prefix(partition)))
-        yield Delete(tuple(n for n in names if (ledger_of(n.split("/")[2]) or 0) < front))
+        ledgers = {name: ledger_of(name.split("/")[2]) for name in names}
+        yield Delete(tuple(name for name, of in ledgers.items() if of is not None and of < front))
 
-    def _upload(self, partition: str, state: PartitionState) -> Task[dict[str, bytes] | None]:
-        """Upload pieces of logs; return the bytes behind them, None without files."""
+    def _unlink_files(self, partition: str, files: tuple[str, ...]) -> Task[None]:
+        self.directory.unlink_files(partition, files)
+        for file in files:
+            names = yield from ask(ListKeys(pieces_of(partition, file)))
+            if names:
+                yield Delete(tuple(names))
+
+    def _clear_pieces(self, partition: str) -> Task[None]:
+        """Delete the pieces of a partition that this store dropped, unless another one has it."""
+        yield from self.catalog.read()
+        if self.catalog.owner(partition).store == self.store and partition not in self.mirror:
+            names = yield from ask(ListKeys(pieces_prefix(partition)))
+            if names:
+                yield Delete(tuple(names))
+
+    def _upload(
+        self, partition: str, state: PartitionState, inline_bytes: int
+    ) -> Task[dict[str, bytes] | None]:
+        """Upload pieces of files; return the bytes behind them, None without files."""
         tails = {}
         for name, file in state.files.items():
-            while ledger_of(name) is not None and file.length - file.base > self.inline_bytes:
+            while file.length - file.base > inline_bytes:
                 end = min(file.length, file.base + PIECE_BYTES)
                 data = self.directory.read(partition, name, file.base, end)
                 if len(data) < end - file.base:
@@ -379,10 +530,12 @@ class StoreLife:
 
     def _checkpoint(self, start: Place) -> Task[None]:
         packed, told = {}, self._told()
+        files = sum(len(state.files) for state in told.values())
+        inline_bytes = min(self.inline_bytes, max(LEAST_INLINE_BYTES, MOST_INDEX_BYTES // max(files, 1)))
         for partition, state in told.items():
             if not self._is_here(partition, state.term):
                 return  # it is being replaced or dropped; the next index will tell
-            tails = yield from self._upload(partition, state)
+            tails = yield from self._upload(partition, state, inline_bytes)
             if tails is None:
                 return
             packed[partition] = state.pack(tails)
@@ -423,7 +576,12 @@ class StoreLife:
 
 def in_order(files: dict[str, int]) -> list[str]:
     """Return files in the order of shipping, cursors behind their logs."""
-    return sorted(files, key=lambda f: (2 if ledger_of(f) is None else 0) - (f == "manifest"))
+    return sorted(files, key=lambda f: (2 if ledger_of(f) is None else 0) - is_manifest(f))
+
+
+def is_manifest(file: str) -> bool:
+    """Return whether a file is a partition's manifest, one of any owner."""
+    return file.startswith("manifest")
 
 
 def seal(store: str, catalog: Catalog, nonce: Callable[[], bytes]) -> Task[None]:

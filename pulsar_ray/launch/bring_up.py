@@ -15,7 +15,7 @@ from pulsar_ray.actors.controller import Controller
 from pulsar_ray.actors.options import create
 from pulsar_ray.actors.ray_actors import OwnRayActor, RayActors
 from pulsar_ray.broker.catalog.founding import StartPermission, decide, is_for_cluster
-from pulsar_ray.config import Settings
+from pulsar_ray.config import OFF, Settings
 from pulsar_ray.errors import BrokerNotFounded, PulsarException
 from pulsar_ray.launch.kill_actors import kill_stores
 from pulsar_ray.launch.lost_catalog import refuse_without_controller
@@ -46,6 +46,9 @@ def bring_up(settings: Settings, word: StartPermission) -> dict[str, Any]:
     if order.kind == "found":
         # Nothing lies in these directories, but perhaps the broker of others runs, whose catalog is away.
         refuse_without_controller()
+    if settings.remote_url == OFF and (noted := [r.remote_url for r in reports if r.remote_url]):
+        # A start that does not name the object store is no word to ship nothing there any more.
+        settings = settings.replace(remote_url=noted[0])
     is_of_cluster = not is_ray_of_a_program() and is_for_cluster(order, word, reports)
     order = dataclasses.replace(order, is_of_ray_cluster=is_of_cluster)
     controller = create(

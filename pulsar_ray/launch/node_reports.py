@@ -10,6 +10,7 @@ from typing import Any
 from pulsar_ray.broker.catalog.catalog_file import read_catalog_identity
 from pulsar_ray.broker.catalog.founding import NodeReport
 from pulsar_ray.errors import BrokerPersistenceError, CorruptData, PulsarException
+from pulsar_ray.journal.store_files import noted_url
 from pulsar_ray.launch.every_node import ask_other_nodes
 from pulsar_ray.managed_ledger.store.store_directory import check_foreign
 from pulsar_ray.managed_ledger.store.store_identity import (
@@ -31,6 +32,7 @@ def node_report(node_id: str, data_dir: str) -> NodeReport:
             found = path.stat()
             report["directory"] = f"{_BOOT_ID.read_text().strip()}:{found.st_dev}:{found.st_ino}"
             report["store"] = read_identity(path)
+            report["remote_url"] = noted_url(path)
             report["has_partitions"] = has_partitions(path)
             report["catalog"] = read_catalog_identity(path / CATALOG_FILE)
             if report["store"] is None and (report["has_partitions"] or report["catalog"] is not None):

@@ -43,6 +43,9 @@ class Disk(Protocol):
 
     def unlink(self, path: Path) -> None: ...
 
+    def note_durable(self, path: Path) -> None:
+        """Hear of a file that another process has made durable, before a record names it."""
+
 
 class SystemDisk:
     """The real one."""
@@ -81,6 +84,9 @@ class SystemDisk:
 
     def unlink(self, path: Path) -> None:
         path.unlink()
+
+    def note_durable(self, path: Path) -> None:
+        pass
 
 
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -181,6 +181,11 @@ _ALL = (
         "growth in bytes after which a topic is compacted",
     ),
     _single(
+        "remote_durability",
+        "remote_durability",
+        "whether receipts wait for the object store: off, async, sync",
+    ),
+    _single(
         "schema_compatibility_strategy",
         "schema_compatibility_strategy",
         "how a new version of a schema must fit the others",

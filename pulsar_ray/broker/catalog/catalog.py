@@ -235,6 +235,17 @@ class Catalog:
             self.note_presence(store_id)
         return rows
 
+    def move_partitions(self, stores: Mapping[int, str]) -> list[PartitionRow]:
+        """Note in which stores partitions are by their numbers; return their rows as they were."""
+        moved = []
+        with self._db.transaction():
+            for number, store_id in stores.items():
+                moved += self._rows("number = ?", number)
+                self._db.execute(
+                    "UPDATE partition SET store_id = ?, has_ledger = 1 WHERE number = ?", (store_id, number)
+                )
+        return moved
+
     def heirs(self) -> list[str]:
         """The names of the partitions that have still to be given subscriptions."""
         return [name for (name,) in self._db.execute("SELECT DISTINCT partition FROM inheritance")]

@@ -47,6 +47,8 @@ class NodeReport:
     has_partitions: bool = False
     catalog: CatalogIdentity | None = None
     problem: PulsarException | None = None
+    remote_url: str = ""
+    """The object store that has the journal of the store; "" if none has."""
 
     def __str__(self) -> str:
         return f"{self.host}:{self.path}"

@@ -29,11 +29,14 @@ class ManifestWriter:
         loop: asyncio.AbstractEventLoop,
         disk: DiskThread,
         on_fatal: Callable[[BaseException], None],
+        when_durable: Callable[[Callable[[], None]], None],
     ) -> None:
         self._ledger = ledger
         self._loop = loop
         self._disk = disk
         self._on_fatal = on_fatal
+        self._when_durable = when_durable
+        """Calls back when all that the disk has taken is durable enough."""
 
     def submit(self, change: Any, on_refused: Callable[[], None] = lambda: None) -> None:
         """Carry out a change that nobody waits for.
@@ -70,7 +73,7 @@ class ManifestWriter:
             if isinstance(outcome, BaseException):
                 ended.set_exception(outcome)
             else:
-                ended.set_result(outcome)
+                self._when_durable(lambda: None if ended.done() else ended.set_result(outcome))
 
         self._disk.submit(change.run, done)
         return await ended

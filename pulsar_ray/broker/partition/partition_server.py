@@ -50,6 +50,7 @@ from pulsar_ray.broker.partition.topic_compaction import TopicCompaction
 from pulsar_ray.broker.serving.owner_loop import DiskThread
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.session_host import SessionHost
+from pulsar_ray.broker.serving.shipping_link import SYNC, ShippingLink
 from pulsar_ray.broker.serving.sleeper import Retired
 from pulsar_ray.clock import Clock
 from pulsar_ray.errors import (
@@ -59,6 +60,7 @@ from pulsar_ray.errors import (
     PulsarException,
 )
 from pulsar_ray.managed_ledger.cursor.cursor_directories import remove_forgotten
+from pulsar_ray.managed_ledger.log.commit import LogEnd
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import Subscription
 from pulsar_ray.managed_ledger.store.wake_times import mark_awake, write_wake_time
@@ -109,8 +111,10 @@ class PartitionServer:
         on_fatal: Callable[[BaseException], None],
         on_unused: Callable[[], None],
         new_cluster: Callable[[], Cluster],
+        shipping: ShippingLink | None = None,
     ) -> None:
         self.ledger = ledger
+        self._shipping = shipping
         self._clock = clock
         self._loop = loop
         self._host = host
@@ -127,7 +131,8 @@ class PartitionServer:
             ledger, waiting, policies, clock, f"pulsar-ray-{ledger.identity.number}"
         )
         self._throttle = PublishThrottle(policies, clock, loop)
-        self._writer = ManifestWriter(ledger, loop, self._disk, on_fatal)
+        when_durable = shipping.when_durable if shipping is not None else _at_once
+        self._writer = ManifestWriter(ledger, loop, self._disk, on_fatal, when_durable)
         self._holds = ReportedHolds(ledger.changes, self._writer, loop)
         self._expired = ExpiredCounts(ledger, self._cursors, lambda: self.followers.numbers, clock)
         expiry = MessageExpiry(ledger, self._writer, policies, clock, self._has_expired, self._expired)
@@ -155,6 +160,7 @@ class PartitionServer:
             self._throttle,
             on_readable=self.followers.advanced,
             on_fatal=on_fatal,
+            on_durable=None if shipping is None else self._confirm_when_shipped,
             quota=self._quota,
         )
         self._on_fatal = on_fatal
@@ -211,6 +217,7 @@ class PartitionServer:
         self._begin_again_at = loop.time() + BEGIN_AGAIN_S
         self._reach = ReachFile(Path(ledger.directory), ledger.disk)
         self._note_start()
+        self._follow_durability()
         host.serve(self)
 
     def _note_start(self) -> None:
@@ -225,6 +232,20 @@ class PartitionServer:
         self._loop.run_in_executor(None, remove_forgotten, directory, registered, end)
         # Until it says more in its farewell: after a death of the whole broker somebody has to look.
         self._disk.submit(partial(mark_awake, directory), lambda *_: None)
+
+    def _confirm_when_shipped(self, end: LogEnd) -> None:
+        assert self._shipping is not None
+        self._shipping.when_durable(partial(self.intake.confirm, end))
+
+    def _follow_durability(self) -> None:
+        """Let receipts wait for the journal as the policies of now say.
+
+        Before they are known, none is given that a stricter policy would not have given.
+        """
+        if self._shipping is not None:
+            settings = self._in_force.settings
+            durability = settings.remote_durability if self._in_force.are_current else SYNC
+            self._shipping.set_durability(durability, settings.remote_lag_seconds)
 
     # --- sessions ---------------------------------------------------------------------------------
 
@@ -307,6 +328,9 @@ class PartitionServer:
         self._disk.submit(self.ledger.check_present, self._looked)
         if (recorded_end := self.ledger.begin_recorded_end()) is not None:
             self._disk.submit(recorded_end.run, lambda *_: None)
+        if self._shipping is not None:
+            self._follow_durability()
+            self._shipping.tick()
         now_ms = self._clock.now_ms()
         self.producers.sample_rates()
         self.intake.traffic.sample(self._clock.monotonic_ms())
@@ -361,10 +385,13 @@ class PartitionServer:
         refusal = self._gate.refusal
         is_ended = self._gate.is_closed_by(ClosedBy.TERMINATED)
         return {
-            "refusing": "" if refusal is None or is_ended else str(refusal),
+            "refusing": self._waiting_for_remote() if refusal is None or is_ended else str(refusal),
             "is_disk_low": self._is_disk_low,
             "damaged_ranges": len(self.ledger.corruptions),
         }
+
+    def _waiting_for_remote(self) -> str:
+        return "" if self._shipping is None else self._shipping.waiting
 
     @property
     def _is_disk_low(self) -> bool:
@@ -391,6 +418,7 @@ class PartitionServer:
             if self._policies.message_limits != former_limits:
                 self.producers.limits_changed()
             self.ledger.policies.take(self._in_force.settings)
+        self._follow_durability()
         await self._deduplication.follow()
 
     # --- calls, stats, closing --------------------------------------------------------------------
@@ -454,7 +482,7 @@ class PartitionServer:
         if refusal is not None and not self._gate.is_closed_by(ClosedBy.TERMINATED):
             return f"nothing is stored: {refusal.text}"
         corruptions = self.ledger.corruptions
-        return f"damaged: {corruptions[0]}" if corruptions else ""
+        return f"damaged: {corruptions[0]}" if corruptions else self._waiting_for_remote()
 
     def _described(self, subscriptions: list[Subscription], followed: Set[int]) -> dict[str, Any]:
         return {
@@ -534,3 +562,9 @@ class PartitionServer:
     async def _release(self) -> None:
         await self._disk.run(self.ledger.close)
         self._disk.stop()
+        if self._shipping is not None:
+            self._shipping.close()
+
+
+def _at_once(receipt: Callable[[], None]) -> None:
+    receipt()

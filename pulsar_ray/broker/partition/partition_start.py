@@ -12,6 +12,7 @@ from pulsar_ray.broker.serving.failed_starts import refused_by_disk
 from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.session_host import SessionHost
+from pulsar_ray.broker.serving.shipping_link import ShippingLink
 from pulsar_ray.clock import Clock
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.transport.cluster import Cluster
@@ -30,6 +31,7 @@ async def start_partition(
     on_fatal: Callable[[BaseException], None],
     on_unused: Callable[[], None],
     new_cluster: Callable[[], Cluster],
+    shipping: ShippingLink | None = None,
 ) -> PartitionServer:
     """Open a partition's log, and let it serve; runs on its owner loop.
 
@@ -42,7 +44,9 @@ async def start_partition(
         ledger = await loop.run_in_executor(None, open_ledger)
         _tell_damage(ledger)
         try:
-            return PartitionServer(ledger, in_force, clock, loop, host, on_fatal, on_unused, new_cluster)
+            return PartitionServer(
+                ledger, in_force, clock, loop, host, on_fatal, on_unused, new_cluster, shipping
+            )
         except BaseException:
             ledger.close()
             raise

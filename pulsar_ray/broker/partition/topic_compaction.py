@@ -263,6 +263,7 @@ class TopicCompaction:
                 f"{order.topic} was truncated while it was compacted: nothing of it is left"
             )
         record = outcome.record(began_ms, self._clock.now_ms())
+        await self._loop.run_in_executor(None, self._note_form, record)
         await self._writer.durable(self._ledger.changes.take_compacted(record))
         self._changed()
         return outcome
@@ -342,11 +343,15 @@ class TopicCompaction:
             with contextlib.suppress(PulsarException):
                 cluster.controller("end_compactor", address, timeout_s=CALL_DEADLINE_S)
 
+    def _note_form(self, record: Compacted) -> None:
+        for segment in compacted_segments(self._directory, record):
+            self._ledger.disk.note_durable(Path(segment.path))
+
     def _remove_leftovers(self, current: int) -> None:
         """Remove the files of all forms but the one that holds; on a thread."""
         with contextlib.suppress(OSError):
             old = numbers_of_forms(self._directory) - {current}
-            if old and remove_forms(self._directory, old):
+            if old and remove_forms(self._directory, old, self._ledger.disk):
                 self._are_leftovers_sought = True
 
 

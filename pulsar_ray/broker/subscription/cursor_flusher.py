@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
 from pulsar_ray.broker.serving.owner_loop import DiskThread
+from pulsar_ray.broker.serving.shipping_link import ShippingLink
 from pulsar_ray.errors import BrokerPersistenceError, Fenced, PulsarException, SessionLost
+from pulsar_ray.lane.waiting import within
 from pulsar_ray.managed_ledger.cursor.cursor_store import CursorFlush, CursorStore
 from pulsar_ray.model.message_id import Position
 
 logger = logging.getLogger(__name__)
 
 FLUSH_INTERVAL_S = 0.1
+CLOSE_WAIT_S = 5.0
 
 
 class CursorDurability(Protocol):
@@ -72,8 +76,12 @@ class CursorFlusher:
         *,
         on_mark_delete: Callable[[Position], None],
         on_fatal: Callable[[BaseException], None],
+        shipping: ShippingLink | None = None,
     ) -> None:
         self._name = name
+        self._shipping = shipping
+        self._settled_version = store.durable_version
+        """Up to here all is durable enough, also in the object store."""
         self._store = store
         self._loop = loop
         self._disk = disk
@@ -85,8 +93,7 @@ class CursorFlusher:
         self._waiters: list[tuple[int, bool, asyncio.Future[None]]] = []
 
     async def flushed(self, version: int, *, at_once: bool = True) -> None:
-        store = self._store
-        if store.durable_version >= version:
+        if self._settled_version >= version:
             return
         if self._is_closed:
             raise self._left()
@@ -112,7 +119,7 @@ class CursorFlusher:
             return
         flush = store.begin_flush()
         if flush is None:
-            self._settle(store.durable_version)
+            self._settle(self._settled_version)
             return
         self._is_flushing = True
         self._disk.submit(flush.run, partial(self._flush_done, store, flush))
@@ -134,13 +141,22 @@ class CursorFlusher:
             return
         before = store.durable_mark_delete
         store.finish_flush(flush)
-        if store.durable_mark_delete != before:
-            self._on_mark_delete(store.durable_mark_delete)
-        self._settle(store.durable_version)
+        moved = store.durable_mark_delete if store.durable_mark_delete != before else None
+        durable = partial(self._durable, store.durable_version, moved)
+        if self._shipping is None:
+            durable()
+        else:
+            self._shipping.when_durable(durable)
         if any(at_once for _, at_once, _ in self._waiters):
             self._flush()
         elif self._waiters:
             self.flush_soon()
+
+    def _durable(self, version: int, mark_delete: Position | None) -> None:
+        if mark_delete is not None:
+            self._on_mark_delete(mark_delete)
+        self._settled_version = version
+        self._settle(version)
 
     def _settle(self, version: int) -> None:
         waiting, self._waiters = self._waiters, []
@@ -165,7 +181,9 @@ class CursorFlusher:
         if self._is_closed:
             return
         try:
-            await self.flushed(self._store.cursor.version)
+            # The object store may be away for long; what is synced here is shipped later.
+            with contextlib.suppress(asyncio.TimeoutError):
+                await within(self.flushed(self._store.cursor.version), CLOSE_WAIT_S)
         finally:
             # A write in a directory that was given up would look like one of a former owner.
             self._is_closed = True
@@ -176,3 +194,5 @@ class CursorFlusher:
             for future in grouped:
                 future.cancel()
             await self._disk.run(self._store.close)
+            if self._shipping is not None:
+                self._shipping.close()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pulsar_ray.broker.serving.owner_loop import DiskThread
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.session_host import SessionHost
+from pulsar_ray.broker.serving.shipping_link import shipping_link
 from pulsar_ray.broker.subscription.consumers.consumer_calls import TopicAdmission
 from pulsar_ray.broker.subscription.dispatcher_server import DispatcherServer
 from pulsar_ray.broker.subscription.dispatcher_subscriptions import DispatcherSubscriptions
@@ -40,6 +41,7 @@ def new_dispatcher(
         loop,
         DiskThread(loop, "reader"),
         DiskThread(loop, "cursor"),
+        lambda number, prefix: shipping_link(in_force.settings, number, prefix, loop),
         on_fatal,
     )
     partition = PartitionLink(cluster, request.topic, partition_address, loop)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pulsar_ray.broker.figures.actor_report import Figures
+from pulsar_ray.broker.serving.shipping_link import ShippingLink
 from pulsar_ray.broker.subscription.consumers.delivery_progress import StoredProgress
 from pulsar_ray.broker.subscription.log.log_view import LogView
 from pulsar_ray.broker.subscription.log.partition_link import Arming, PartitionFollower, PartitionLink
@@ -18,7 +19,9 @@ from pulsar_ray.broker.subscription.served_subscription import ServedSubscriptio
 from pulsar_ray.broker.subscription.subscription_admin import SubscriptionAdmin
 from pulsar_ray.broker.subscription.subscription_parts import DispatcherContext, stored_subscription
 from pulsar_ray.errors import PulsarException
+from pulsar_ray.journal.shipped_disk import ShippedDisk
 from pulsar_ray.lane.waiting import within
+from pulsar_ray.ledger.disk import SYSTEM_DISK
 from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory, remove_cursor
 from pulsar_ray.managed_ledger.cursor.cursor_store import CursorStore
 from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor, Subscription
@@ -52,6 +55,7 @@ class StoredSubscriptions:
         self._gone = Figures()
         """Counts of readers that are gone."""
         self._admin: SubscriptionAdmin | None = None
+        self._shipping: ShippingLink | None = None
         self._first_packet: asyncio.Future[None] = context.loop.create_future()
         self.progress = StoredProgress(partition, self._served)
         self.directory = ""
@@ -115,7 +119,14 @@ class StoredSubscriptions:
         directory = cursor_directory(Path(registered["directory"]), self._number)
         subscription = Subscription(request.subscription, properties=dict(registered["properties"]))
         hold = Position(*registered["hold"])
-        store = await self._context.cursor_disk.run(lambda: CursorStore.create(directory, subscription, hold))
+        of_partition = Path(registered["directory"])
+        shipping = self._context.new_link(int(of_partition.name), f"s/{self._number}/")
+        disk = SYSTEM_DISK if shipping is None else ShippedDisk(of_partition, shipping)
+        store = await self._context.cursor_disk.run(
+            lambda: CursorStore.create(directory, subscription, hold, disk)
+        )
+        self._shipping = shipping
+        self.follow_durability()
         self.epoch = store.epoch
         store.cursor.take_properties(subscription.properties)
         for incarnation in request.left:
@@ -143,6 +154,7 @@ class StoredSubscriptions:
             self.directory,
             self.epoch,
             self._number,
+            shipping=self._shipping if store is not None else None,
             on_mark_delete=self._follower.move_hold,
             on_demand=self.update_arming,
             ask_partition=self._end_messages,
@@ -193,8 +205,17 @@ class StoredSubscriptions:
         """Arm for consumers with room; one that opens reads from the log what it missed."""
         self._arming.update(any(served.waits_for_entries for served in self._served.values()))
 
+    def follow_durability(self) -> None:
+        """Let receipts wait for the object store as the settings of now say."""
+        if self._shipping is not None:
+            settings = self._context.settings
+            self._shipping.set_durability(settings.remote_durability, settings.remote_lag_seconds)
+
     def tick(self) -> None:
         self._arming.repeat()
+        if self._shipping is not None:
+            self.follow_durability()
+            self._shipping.tick()
         for subscription in self._served.values():
             subscription.tick()
 

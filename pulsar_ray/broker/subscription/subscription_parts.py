@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pulsar_ray.broker.serving.owner_loop import DiskThread
+from pulsar_ray.broker.serving.shipping_link import ShippingLink
 from pulsar_ray.broker.subscription.consumers.connected_consumers import (
     BytesSender,
     ConnectedConsumers,
@@ -50,6 +51,11 @@ class DispatcherContext:
     loop: asyncio.AbstractEventLoop
     reader: DiskThread
     cursor_disk: DiskThread
+    new_link: Callable[[int, str], ShippingLink | None]
+    """Makes a link for the files of a partition below a prefix.
+
+    None without an object store.
+    """
     on_fatal: Callable[[BaseException], None]
     """Ends the process: a fenced owner of a cursor must not go on."""
 
@@ -64,6 +70,7 @@ def stored_subscription(
     epoch: int,
     number: int,
     *,
+    shipping: ShippingLink | None = None,
     on_mark_delete: Callable[[Position], None],
     on_demand: Callable[[], None],
     ask_partition: AskPartition,
@@ -78,7 +85,7 @@ def stored_subscription(
     core = Dispatcher(cursor, context.settings, epoch=epoch, now_ms=clock.monotonic_ms(), topic=context.topic)
     consumers, counts = ConnectedConsumers(epoch), SubscriptionStats(core, clock)
     is_held = store is not None
-    durability = _durability(context, name, store, counts, on_mark_delete)
+    durability = _durability(context, name, store, counts, on_mark_delete, shipping)
     read_log = CompactedLog(log, directory)
     feeder = CoreFeeder(name, core, read_log, consumers, durability, loop, reader, directory, holds=is_held)
     turn = SubscriptionTurn(
@@ -124,6 +131,7 @@ def _durability(
     store: CursorStore | None,
     counts: SubscriptionStats,
     on_mark_delete: Callable[[Position], None],
+    shipping: ShippingLink | None,
 ) -> CursorDurability:
     """Make what writes the cursor's changes, if they are kept."""
     if store is None:
@@ -134,7 +142,13 @@ def _durability(
         on_mark_delete(position)
 
     return CursorFlusher(
-        name, store, context.loop, context.cursor_disk, on_mark_delete=moved, on_fatal=context.on_fatal
+        name,
+        store,
+        context.loop,
+        context.cursor_disk,
+        on_mark_delete=moved,
+        on_fatal=context.on_fatal,
+        shipping=shipping,
     )
 
 

@@ -107,10 +107,46 @@ def forget(target: Target, store: str, accept_loss: bool) -> None:
         if len(found) > 1:
             raise NotAllowedError(f"{store} begins the ids of {', '.join(found)}: give more of it")
         loss = admin.stores.losses(found[0] if found else store)
-        for partition in loss.partitions:
+        empty = [name for name in loss.partitions if name not in loss.shipped]
+        for partition in empty:
             write_line(partition)
-        say(f"{len(loss.partitions)} partitions of {loss.host}, {loss.path}, named above, begin empty.")
+        say(f"{len(empty)} partitions of {loss.host}, {loss.path}, named above, begin empty.")
+        if loss.shipped:
+            say(f"{len(loss.shipped)} more come back from the object store, as of what was shipped.")
         if not accept_loss:
-            click.confirm("Their messages are lost for good. Go on?", abort=True, err=True)
+            lost = "Their messages are" if empty else "What was not shipped is"
+            click.confirm(f"{lost} lost for good. Go on?", abort=True, err=True)
         admin.stores.forget(loss.store_id, accept_loss=True)
     say(f"store {loss.store_id} is forgotten; its partitions are served by other nodes")
+
+
+@click.group(cls=BrokerCommands)
+def remote() -> None:
+    """Say how far the stores are shipped into an object store."""
+
+
+@remote.of(name="status")
+@click.option("--json", "as_json", is_flag=True, help="A list of stores.")
+def remote_status(target: Target, as_json: bool) -> None:
+    """Show how much of each store waits to be shipped, for how long, and why.
+
+    Counts are since the store's process started. The exit code is 1 if a store does not ship.
+    """
+    with target.asked() as admin:
+        found = admin.stores.remote()
+    if as_json:
+        click.echo(json.dumps([dataclasses.asdict(each) for each in found], indent=2))
+    elif not found:
+        say("nothing is shipped: start with --remote URL")
+    else:
+        table = Table("host", "store", "to", "partitions", "waiting", "lag", "shipped", "PUTs")
+        for each in found:
+            sizes = (size(each.waiting_bytes), f"{each.lag_seconds:.1f} s", size(each.shipped_bytes))
+            names = (cell(each.host), each.store_id[:8], cell(each.url), str(each.partitions))
+            table.add_row(*names, *sizes, str(each.puts))
+        out().print(table)
+    for each in found:
+        if each.problem:
+            say(f"{each.host}: {each.problem}")
+    if any(each.problem or not each.is_ready for each in found):
+        raise click.exceptions.Exit(1)

@@ -59,7 +59,9 @@ def add_permission_commands(
 def add_subscription_commands(group: BrokerCommands) -> None:
     """Add the commands about who may consume which subscription."""
     namespace = click.argument("namespace", metavar="TENANT/NAMESPACE")
-    subscription = click.option("-s", "--subscription", required=True, metavar="NAME")
+    subscription = click.option(
+        "-s", "--subscription", required=True, metavar="NAME", help="The subscription that is meant."
+    )
 
     @group.command("subscription-permissions")
     @namespace

@@ -31,6 +31,7 @@ from typing import Any
 
 from pulsar_ray.errors import CorruptData, UnsupportedFormatVersion
 from pulsar_ray.ledger.directory_owner import DirectoryOwner
+from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk
 from pulsar_ray.ledger.record_log import Record, RecordLog, read_log
 from pulsar_ray.managed_ledger.cursor.cursor_directories import UNFINISHED
 from pulsar_ray.managed_ledger.cursor.managed_cursor import (
@@ -285,7 +286,13 @@ class CursorStore:
         self._running: CursorFlush | None = None
 
     @classmethod
-    def create(cls, directory: Path, subscription: Subscription, mark_delete: Position) -> CursorStore:
+    def create(
+        cls,
+        directory: Path,
+        subscription: Subscription,
+        mark_delete: Position,
+        disk: Disk = SYSTEM_DISK,
+    ) -> CursorStore:
         """Make a subscription's first cursor, durable when this returns; blocks.
 
         If one is there already (a crash came between its creation and the answer) it is opened as it stands.
@@ -293,12 +300,12 @@ class CursorStore:
         nothing behind that a later call would not take up.
         """
         if directory.exists():
-            return cls.open(directory)
+            return cls.open(directory, disk)
         owner = DirectoryOwner.open(directory.with_name(directory.name + UNFINISHED), create=True)
-        return cls._start(owner, ManagedCursor(subscription, mark_delete), directory)
+        return cls._start(owner, ManagedCursor(subscription, mark_delete), directory, disk)
 
     @classmethod
-    def open(cls, directory: Path) -> CursorStore:
+    def open(cls, directory: Path, disk: Disk = SYSTEM_DISK) -> CursorStore:
         """Take over an existing cursor; blocks.
 
         A torn end of its log is left out: nobody was promised it.
@@ -306,18 +313,20 @@ class CursorStore:
         Raises CorruptData if the log is missing or damaged, WrongNode if the directory is not there,
         UnsupportedFormatVersion.
         """
-        return cls._start(DirectoryOwner.open(directory, create=False), None, directory)
+        return cls._start(DirectoryOwner.open(directory, create=False), None, directory, disk)
 
     @classmethod
-    def _start(cls, owner: DirectoryOwner, new: ManagedCursor | None, directory: Path) -> CursorStore:
-        log = RecordLog(owner, LOG_NAME)
+    def _start(
+        cls, owner: DirectoryOwner, new: ManagedCursor | None, directory: Path, disk: Disk
+    ) -> CursorStore:
+        log = RecordLog(owner, LOG_NAME, disk)
         try:
             cursor = read_cursor(owner.path) or new
             if cursor is None:
                 raise CorruptData(str(owner.path / LOG_NAME), 0, "the cursor's log is missing")
             log.rewrite([(SNAPSHOT, snapshot_payload(cursor))])
             if owner.path != directory:
-                owner.move_to(directory)
+                owner.move_to(directory, disk)
         except BaseException:
             log.close()
             owner.close()

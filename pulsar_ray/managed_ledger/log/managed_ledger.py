@@ -256,10 +256,11 @@ class ManagedLedger:
         must_exist: bool = False,
         acquire_lock: Callable[[Path], HeldLock] = take_lock,
         disk: Disk = SYSTEM_DISK,
+        first_ledger: int = 0,
     ) -> ManagedLedger:
         """Own the log and recover it; touches the disk.
 
-        A former owner is killed, or fenced, when it returns.
+        A former owner is killed, or fenced, when it returns. No ledger gets a counter below `first_ledger`.
 
         Raises WrongNode when it must exist and does not, CorruptData when manifest or epoch are damaged,
         DataDirectoryInUse, NetworkFileSystem, NotOurDataDirectory. Corrupt entries only show in
@@ -267,6 +268,8 @@ class ManagedLedger:
         all the same, and `has_begun` once the disk has taken a manifest (ADR 0072).
         """
         opened = open_log(directory, identity, now_ms, must_exist, acquire_lock, disk)
+        manifest = opened.manifest
+        manifest.next_ledger_counter = max(manifest.next_ledger_counter, first_ledger)
         log = RecordLog(opened.owner, MANIFEST, disk)
         ledger = cls(opened, LogFiles(opened.owner, log, LedgerWriter(disk), disk), settings)
         beginning = ledger.changes.begin_log()

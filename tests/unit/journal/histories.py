@@ -161,6 +161,17 @@ class Disk:
     def recover(self, partition: str) -> None:
         self.copies[partition].recover()
 
+    def is_dropped(self, partition: str) -> bool:
+        return False
+
+    def is_superseded(self, partition: str, file: str) -> bool:
+        return False
+
+    def unlink_files(self, partition: str, files: tuple[str, ...]) -> None:
+        if copy := self.copies.get(partition):
+            for file in files:
+                copy.files.pop(file, None)
+
     def discard_staged(self, partition: str) -> None:
         self.staged.pop(partition, None)
 

@@ -146,7 +146,7 @@ def _(patch: Patch) -> None:
 @mutation("a life that meets an end is over", "an owner that finds its number taken uses the next one")
 def _(patch: Patch) -> None:
     def put(self: Shipping, number: int, batch: list[Queued]) -> Task[list[Queued]]:
-        appends = tuple(self._with_bytes(item) for item in batch)
+        appends = tuple(self._readable(batch))
         body = pack_journal(JournalObject(self._nonce(), DATA, self.life, appends))
         durable: list[Queued] = []
         while True:
@@ -287,7 +287,7 @@ def one_sequence(patch: Patch, *, has_void: bool, skips: bool) -> None:  # noqa:
         return reading.Walk(states, place, sealed, foreign, -1), wrong
 
     def put(self: Shipping, number: int, batch: list[Queued]) -> Task[list[Queued]]:
-        appends = tuple(self._with_bytes(item) for item in batch)
+        appends = tuple(self._readable(batch))
         body = pack_journal(JournalObject(self._nonce(), DATA, self.life, appends))
         durable: list[Queued] = []
         while True:

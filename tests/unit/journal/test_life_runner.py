@@ -91,7 +91,7 @@ class Node:
         self.given: list[int] = []
         self.serving: dict[str, int] = {}
         self.deposed: Deposed | None = None
-        self.runner = LifeRunner(life, store, self._act, self._sync)
+        self.runner = LifeRunner(life, store, self._act, self._sync, checkpoint_objects=32)
         self.runner.start()
 
     def _act(self, action: Serve | Deposed) -> None:

@@ -30,7 +30,7 @@ class Partition:
         self.failed = 0
         self.held: list[tuple[Callable[[], Any], Done]] | None = None
         """What waits for the disk, while that stands still."""
-        self.writer = ManifestWriter(played, self.loop, played, self.fatal.append)
+        self.writer = ManifestWriter(played, self.loop, played, self.fatal.append, lambda receipt: receipt())
         self.holds = ReportedHolds(played, self.writer, self.loop)
         self._asked: list[tuple[int, Position]] = []
 

@@ -1,0 +1,186 @@
+"""Measure what shipping into an object store costs: receipts, publishing, and how many objects are written.
+
+The object store is an S3 server of this machine (moto, in Python, on the same processors), whose own PUT is
+the floor in the same run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pulsar_ray
+from benchmarks.measuring.environment import Broker, Environment, Skipped
+from benchmarks.measuring.measure import alternate, p50, rate
+from benchmarks.measuring.results import Row
+from pulsar_ray.journal.bucket import open_object_store
+
+URL = "s3://bucket/bench"
+MESSAGE = b"x" * 1024
+ROUNDS = 7
+MOST_OVER_PUT_MS = 7.0
+LEAST_OF_OFF = 0.9
+IDLE_S = 3.0
+
+
+@contextmanager
+def _s3_server() -> Iterator[None]:
+    """Run a server with a bucket, and let this process and all of Ray's find it."""
+    try:
+        import boto3  # noqa: PLC0415 - only this group needs it
+        import moto.server  # noqa: F401, PLC0415
+    except ImportError:
+        raise Skipped("moto and boto3 are not installed") from None
+    port = "5599"
+    command = [sys.executable, "-m", "moto.server", "-p", port]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "us-east-1"}
+    endpoint = f"http://127.0.0.1:{port}"
+    os.environ.update(keys | {"AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": "true"})
+    try:
+        _until_listening(int(port))
+        client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
+        client.create_bucket(Bucket="bucket")
+        yield
+    finally:
+        server.kill()
+        server.wait()
+
+
+def _until_listening(port: int) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+            return
+        time.sleep(0.1)
+    raise TimeoutError("moto does not listen")
+
+
+def run(env: Environment) -> list[Row]:
+    """Publish with each durability by turns, then count objects."""
+    with _s3_server():
+        puts = _puts_ms(env.count(200, 30))
+        with env.broker(remote_url=URL) as broker, pulsar_ray.Admin() as admin:
+            _until_ready(admin)
+            return [
+                _sync_receipts(env, broker, admin, puts),
+                *_publishing(env, broker, admin),
+                _idle(admin),
+                _busy(env, broker, admin, 1),
+                _busy(env, broker, admin, 20),
+            ]
+
+
+def _puts_ms(count: int) -> float:
+    store = open_object_store("s3://bucket/floor")
+    times = []
+    for number in range(count):
+        begin = time.perf_counter()
+        store.create(f"object/{number}", MESSAGE)
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times) * 1000
+
+
+def _until_ready(admin: pulsar_ray.Admin) -> None:
+    deadline = time.monotonic() + 60
+    while not all(state.is_ready for state in admin.stores.remote()):
+        if time.monotonic() > deadline:
+            raise TimeoutError("the journal of the store does not begin")
+        time.sleep(0.1)
+
+
+def _topic(broker: Broker, admin: pulsar_ray.Admin, durability: str) -> str:
+    topic: str = broker.topic()
+    admin.topics.create_topic(topic)
+    admin.topics.policies.set(topic, "remote_durability", durability)
+    return topic
+
+
+def _sync_receipts(env: Environment, broker: Broker, admin: pulsar_ray.Admin, put_ms: float) -> Row:
+    producer = broker.client.create_producer(_topic(broker, admin, "sync"))
+    times = []
+    for _ in range(env.count(200, 30)):
+        begin = time.perf_counter()
+        producer.send(MESSAGE)
+        times.append(time.perf_counter() - begin)
+    producer.close()
+    ours_ms = statistics.median(times) * 1000
+    over = ours_ms - put_ms
+    what = "sync: send, 1 KiB, p50, over one PUT (ms)"
+    return Row(what, f"{ours_ms:.1f} ms", f"{put_ms:.1f} ms", over, MOST_OVER_PUT_MS, at_most=True)
+
+
+def _publishing(env: Environment, broker: Broker, admin: pulsar_ray.Admin) -> list[Row]:
+    messages = env.count(20_000, 1_000)
+    ways = ("off", "async", "sync")
+    producers = {
+        way: broker.client.create_producer(
+            _topic(broker, admin, way),
+            block_if_queue_full=True,
+            batching_enabled=True,
+            max_pending_messages=20_000,
+        )
+        for way in ways
+    }
+
+    def publish(producer: pulsar_ray.Producer) -> None:
+        for _ in range(messages):
+            producer.send_async(MESSAGE, None)
+        producer.flush()
+
+    works = {way: lambda producer=producer: publish(producer) for way, producer in producers.items()}
+    times = alternate(works, ROUNDS, warm_up=1)
+    rows = []
+    for way in ("async", "sync"):
+        ratio = p50([off / on for on, off in zip(times[way], times["off"], strict=True)])
+        took, floor = p50(times[way]) / messages, p50(times["off"]) / messages
+        limit = LEAST_OF_OFF if way == "async" else None
+        rows.append(
+            Row(f"{way}: publish batched, 1 KiB, of off", rate(1, took), rate(1, floor), ratio, limit)
+        )
+    for producer in producers.values():
+        producer.close()
+    return rows
+
+
+def _puts(admin: pulsar_ray.Admin) -> int:
+    return sum(state.puts for state in admin.stores.remote())
+
+
+def _idle(admin: pulsar_ray.Admin) -> Row:
+    deadline = time.monotonic() + 30
+    while any(state.waiting_bytes for state in admin.stores.remote()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(1.0)
+    before = _puts(admin)
+    time.sleep(IDLE_S)
+    return Row(
+        "PUTs of an idle node in 3 s",
+        str(_puts(admin) - before),
+        "",
+        float(_puts(admin) - before),
+        0,
+        at_most=True,
+    )
+
+
+def _busy(env: Environment, broker: Broker, admin: pulsar_ray.Admin, partitions: int) -> Row:
+    topic: str = broker.topic()
+    admin.topics.create_partitioned_topic(topic, partitions)
+    producer = broker.client.create_producer(topic)
+    for _ in range(2 * partitions):
+        producer.send(MESSAGE)
+    seconds = max(1.0, 4.0 * env.scale)
+    before, begin = _puts(admin), time.monotonic()
+    while time.monotonic() < begin + seconds:
+        producer.send(MESSAGE)
+    count = (_puts(admin) - before) / (time.monotonic() - begin)
+    producer.close()
+    return Row(f"async: PUTs a second, {partitions} busy partitions", f"{count:.1f}", "", count)

@@ -1,0 +1,236 @@
+"""Tells the node's store what is synced, and lets receipts wait for the journal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pulsar_ray.config import OFF, Settings
+from pulsar_ray.errors import ProtocolError, PulsarException
+from pulsar_ray.journal.receipts import Receipts
+from pulsar_ray.journal.telling import Packets, encode, short_path
+from pulsar_ray.lane.address import check_listener
+
+logger = logging.getLogger(__name__)
+
+RETRY_S = 0.5
+ASYNC, SYNC = "async", "sync"
+
+
+class ShippingLink:
+    """One writer of one partition's files, and its receipts; it is told by a `ShippedDisk`.
+
+    Nothing here is lost with a connection: the next one begins with everything that the writer knows.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        partition: int,
+        prefix: str,
+        loop: asyncio.AbstractEventLoop,
+        lag_bound_seconds: float,
+    ) -> None:
+        self._data_dir = data_dir
+        self._partition = str(partition)
+        self._prefix = prefix
+        self._loop = loop
+        self._durability = OFF
+        self._receipts = Receipts(lag_bound_seconds)
+        self._ends: dict[str, int] = {}
+        self._gone: dict[str, int] = {}
+        self._fresh: deque[tuple[str, int]] = deque()
+        self._turn = self._shipped = 0
+        self._told_turn = 0
+        self._socket: socket.socket | None = None
+        self._unsent = b""
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+
+    # ---- as a `Told`, on the thread that writes
+    def synced(self, name: str, end: int) -> None:
+        """Note that a file is durable here up to this end."""
+        self._ends[name] = end
+        if self._durability != OFF:
+            # In this order: who reads the turn first and then takes these misses none.
+            self._fresh.append((name, end))
+            self._turn += 1
+
+    def gone(self, name: str) -> bool:
+        """Note that nothing lists a file any more; return whether the store removes it."""
+        self._ends.pop(name, None)
+        if self._durability == OFF:
+            return False
+        self._gone[name] = self._turn + 1
+        self._turn += 1
+        return True
+
+    # ---- on the owner loop
+    def list_files(self, ends: dict[str, int]) -> None:
+        """Take the files that were there before this process wrote any."""
+        self._ends = {**ends, **self._ends}
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is shipped."""
+        return self._durability != OFF
+
+    def set_durability(self, durability: str, lag_bound_seconds: float) -> None:
+        """Begin or end shipping, or change the wait of receipts from now on."""
+        self._receipts.lag_bound_seconds = lag_bound_seconds
+        before, self._durability = self._durability, durability
+        if OFF not in (before, durability) or before == durability:
+            return
+        if durability == OFF:
+            self._send(["forget"])
+            self._lose()
+            self._shipped = self._turn
+            self._release()
+        else:
+            self._turn += 1
+            self._connect()
+
+    def when_durable(self, receipt: Callable[[], None]) -> None:
+        """Call back, perhaps at once, when all that is synced by now is durable enough."""
+        if self._durability == OFF:
+            receipt()
+            return
+        self._receipts.ask(self._turn, receipt, self._durability)
+        self.flush()
+        self._release()
+
+    def flush(self) -> None:
+        """Tell the store what came since, in one packet."""
+        if self._socket is None or self._turn == self._told_turn:
+            return
+        before, self._told_turn = self._told_turn, self._turn
+        ends = dict(self._fresh.popleft() for _ in range(len(self._fresh)))
+        gone = [name for name, turn in list(self._gone.items()) if turn > before]
+        self._send(["tell", self._told_turn, self._receipts.waits_for_sync, ends, gone])
+
+    def tick(self) -> None:
+        """Once a second: tell what nobody waits for, and say what receipts wait for."""
+        self.flush()
+        self._release()
+
+    @property
+    def waiting(self) -> str:
+        """Why receipts wait; "" if they do not."""
+        if not self._receipts.is_waiting(self._loop.time()):
+            return ""
+        if self._socket is None:
+            return "the node's store does not take what is to be shipped to the object store"
+        return "receipts wait for the object store: `pulsar-ray remote status` says why"
+
+    def close(self) -> None:
+        """Tell the rest, and end; receipts that wait are not given."""
+        self.flush()
+        self._is_closed = True
+        self._lose()
+
+    # ---- the connection
+    def _connect(self) -> None:
+        self._timer = None
+        if self._is_closed or self._durability == OFF or self._socket is not None:
+            return
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            with short_path(self._data_dir) as path:
+                connection.connect(path)
+                check_listener(connection, path)
+        except (OSError, PulsarException):
+            connection.close()
+            self._timer = self._loop.call_later(RETRY_S, self._connect)
+            return
+        connection.setblocking(False)
+        self._socket, self._unsent, self._packets = connection, b"", Packets()
+        self._loop.add_reader(connection, self._read)
+        # Read before the ends: what is synced meanwhile is told again.
+        turn = self._told_turn = self._turn
+        self._send(["hello", self._partition, self._prefix, turn, dict(self._ends), list(self._gone)])
+
+    def _send(self, packet: list[Any]) -> None:
+        if self._socket is None:
+            return
+        self._unsent += encode(packet)
+        self._write()
+
+    def _write(self) -> None:
+        assert self._socket is not None
+        try:
+            sent = self._socket.send(self._unsent)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._reconnect()
+            return
+        self._unsent = self._unsent[sent:]
+        if self._unsent:
+            self._loop.add_writer(self._socket, self._write)
+        else:
+            self._loop.remove_writer(self._socket)
+
+    def _read(self) -> None:
+        assert self._socket is not None
+        try:
+            data = self._socket.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._reconnect()
+            return
+        try:
+            for packet in self._packets.take(data):
+                if packet[0] == "shipped":
+                    self._took(packet[1])
+        except ProtocolError as error:
+            logger.error("the journal of this node answers what nobody understands: %s", error)
+            self._reconnect()
+            return
+        self._release()
+
+    def _took(self, turn: int) -> None:
+        self._shipped = max(self._shipped, turn)
+        for name in [name for name, at in self._gone.items() if at <= turn]:
+            del self._gone[name]
+
+    def _reconnect(self) -> None:
+        self._lose()
+        if self._timer is None and not self._is_closed:
+            self._timer = self._loop.call_later(RETRY_S, self._connect)
+
+    def _lose(self) -> None:
+        connection, self._socket = self._socket, None
+        if connection is not None:
+            self._loop.remove_reader(connection)
+            self._loop.remove_writer(connection)
+            with contextlib.suppress(OSError):
+                connection.close()
+
+    def _release(self) -> None:
+        # Bytes that did not get out of this process yet may be behind what is told of it: see `journal_door`.
+        if self._unsent:
+            return
+        for receipt in self._receipts.release(self._loop.time(), self._shipped):
+            receipt()
+
+
+def shipping_link(
+    settings: Settings, partition: int, prefix: str, loop: asyncio.AbstractEventLoop
+) -> ShippingLink | None:
+    """Return a link for the files of a partition below a prefix.
+
+    None if there is no object store.
+    """
+    if settings.remote_url == OFF:
+        return None
+    lag_s = settings.remote_lag_seconds
+    return ShippingLink(Path(settings.data_dir).expanduser(), partition, prefix, loop, lag_s)

@@ -1,0 +1,225 @@
+"""The store's end of the socket by which processes tell what they have synced.
+
+A cursor must not be shipped before the log that it stands on. A partition tells of its log before anybody may
+read what is new in it, so a partition's packets are taken first, whenever a cursor's packet has come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from pulsar_ray.closed_places import make_closed_directory
+from pulsar_ray.errors import ProtocolError, PulsarException
+from pulsar_ray.journal.life_runner import LifeRunner
+from pulsar_ray.journal.store_files import StoreFiles
+from pulsar_ray.journal.telling import Packets, encode, short_path
+
+logger = logging.getLogger(__name__)
+
+BACKLOG = 1024
+_READ_BYTES = 1 << 16
+_PAUSE_S = 0.05
+
+
+class _Teller:
+    """One connection: the writer of one partition's log, or of one cursor."""
+
+    __slots__ = ("answered", "connection", "is_log", "packets", "partition", "prefix", "turns", "unsent")
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.packets = Packets()
+        self.partition = self.prefix = ""
+        self.is_log = False
+        self.turns: deque[tuple[int, int]] = deque()
+        """Turns of the life, with the turns of the teller that are shipped then."""
+        self.answered = -1
+        self.unsent = b""
+
+
+class JournalDoor:
+    """Takes tellers for one life of a store, on the loop of its runner."""
+
+    def __init__(
+        self, data_dir: Path, runner: LifeRunner, files: StoreFiles, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._data_dir = data_dir
+        self._runner = runner
+        self._life = runner.life
+        self._files = files
+        self._loop = loop
+        self._tellers: dict[int, _Teller] = {}
+        self._logs: dict[str, _Teller] = {}
+        self._listening: socket.socket | None = None
+
+    def open(self) -> None:
+        """Listen from now on, in place of any former process. Raises UntrustedPath, OSError."""
+        make_closed_directory(self._data_dir / "run")
+        listening = socket.socket(socket.AF_UNIX)
+        try:
+            with short_path(self._data_dir) as path:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+                listening.bind(path)
+            listening.listen(BACKLOG)
+            listening.setblocking(False)
+        except BaseException:
+            listening.close()
+            raise
+        self._listening = listening
+        self._loop.add_reader(listening, self._accept)
+
+    def close(self) -> None:
+        """End all connections; the tellers come again to the next life."""
+        listening, self._listening = self._listening, None
+        if listening is not None:
+            self._loop.remove_reader(listening)
+            listening.close()
+        for teller in list(self._tellers.values()):
+            self._forget(teller)
+
+    def answer(self) -> None:
+        """Tell each teller how far it is shipped, if that is further than before."""
+        shipped, serving = self._life.shipping.shipped, self._life.serving
+        for teller in list(self._tellers.values()):
+            done = teller.answered
+            if teller.partition in serving:
+                while teller.turns and teller.turns[0][0] <= shipped:
+                    done = teller.turns.popleft()[1]
+            if done > teller.answered:
+                teller.answered = done
+                self._send(teller, ["shipped", done])
+
+    def _accept(self) -> None:
+        if self._listening is None:
+            return
+        try:
+            connection, _ = self._listening.accept()
+        except OSError:
+            return
+        connection.setblocking(False)
+        teller = self._tellers[connection.fileno()] = _Teller(connection)
+        self._loop.add_reader(connection, self._read, teller)
+
+    def _read(self, teller: _Teller) -> None:
+        if not self._life.shipping.has_room:
+            # Packets that are not read are held back at the tellers, and so are their receipts.
+            self._loop.remove_reader(teller.connection)
+            self._loop.call_later(_PAUSE_S, self._go_on, teller)
+            return
+        self._drain(teller)
+        self._runner.nudge()
+
+    def _go_on(self, teller: _Teller) -> None:
+        if self._tellers.get(teller.connection.fileno()) is teller:
+            self._loop.add_reader(teller.connection, self._read, teller)
+
+    def _drain(self, teller: _Teller) -> None:
+        """Read what a connection has by now."""
+        while True:
+            try:
+                data = teller.connection.recv(_READ_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self._forget(teller)
+                return
+            try:
+                for packet in teller.packets.take(data):
+                    self._take(teller, packet)
+            except (ProtocolError, ValueError, TypeError, IndexError) as error:
+                logger.error("a process tells the journal what nobody understands: %s", error)
+                self._forget(teller)
+                return
+
+    def _take(self, teller: _Teller, packet: list[Any]) -> None:
+        match packet:
+            case ["hello", str(partition), str(prefix), int(turn), dict(ends), list(gone)]:
+                teller.partition, teller.prefix, teller.is_log = partition, prefix, not prefix
+                if teller.is_log:
+                    self._logs[partition] = teller
+                    self._enter(partition, ends)
+                known = self._life.files_of(partition)
+                gone += [
+                    name
+                    for name in known
+                    if name not in ends and name.rpartition("/")[0] == prefix.rstrip("/")
+                ]
+                self._told(teller, turn, False, ends, gone)
+            case ["tell", int(turn), bool(is_awaited), dict(ends), list(gone)]:
+                self._told(teller, turn, is_awaited, ends, gone)
+            case ["forget"]:
+                self._life.forget(teller.partition)
+                self._files.leave_out(teller.partition)
+            case _:
+                raise ProtocolError(f"{packet[0]!r}")
+
+    def _told(
+        self, teller: _Teller, turn: int, is_awaited: bool, ends: dict[str, int], gone: list[str]
+    ) -> None:
+        partition = teller.partition
+        if not partition:
+            raise ProtocolError("no hello came before")
+        if not teller.is_log:
+            self._take_log_first(partition)
+        now = self._loop.time()
+        life_turn = self._life.tell(now, partition, ends, is_awaited)
+        if gone:
+            self._life.gone(now, partition, gone)
+            life_turn = max(life_turn, self._life.shipping.turn)
+        teller.turns.append((life_turn, turn))
+
+    def _take_log_first(self, partition: str) -> None:
+        log = self._logs.get(partition)
+        if log is not None:
+            self._drain(log)
+            return
+        # Nobody owns the log just now: what lies there is final.
+        with contextlib.suppress(PulsarException, OSError):
+            listed = self._files.lengths(partition) if partition in self._files.partitions() else {}
+            ends = {name: end for name, end in listed.items() if "/" not in name}
+            self._life.tell(self._loop.time(), partition, ends, False)
+
+    def _enter(self, partition: str, ends: dict[str, int]) -> None:
+        if not self._life.knows(partition):
+            self._files.enter(partition, ends)
+            self._runner.begin(self._runner.run(self._life.begin(partition)))
+
+    def _forget(self, teller: _Teller) -> None:
+        if teller.connection.fileno() < 0:
+            return
+        self._tellers.pop(teller.connection.fileno(), None)
+        if self._logs.get(teller.partition) is teller:
+            del self._logs[teller.partition]
+        self._loop.remove_reader(teller.connection)
+        self._loop.remove_writer(teller.connection)
+        teller.connection.close()
+
+    def _send(self, teller: _Teller, packet: list[Any]) -> None:
+        teller.unsent += encode(packet)
+        self._write(teller)
+
+    def _write(self, teller: _Teller) -> None:
+        if teller.connection.fileno() < 0:
+            return
+        try:
+            sent = teller.connection.send(teller.unsent)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._forget(teller)
+            return
+        teller.unsent = teller.unsent[sent:]
+        if teller.unsent:
+            self._loop.add_writer(teller.connection, self._write, teller)
+        else:
+            self._loop.remove_writer(teller.connection)

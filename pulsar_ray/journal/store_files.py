@@ -1,0 +1,300 @@
+"""A node's data directory, as the journal sees it: partitions by their numbers, below `p`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from pulsar_ray.errors import CorruptData, JournalDamaged, PulsarException
+from pulsar_ray.format.segment import SEGMENT_HEADER_SIZE
+from pulsar_ray.journal.catalog import first_ledger, first_term
+from pulsar_ray.journal.objects import ledger_of
+from pulsar_ray.ledger.directory_owner import create_epoch_file
+from pulsar_ray.ledger.disk import SYSTEM_DISK, write_fully
+from pulsar_ray.ledger.reader import SegmentGone
+from pulsar_ray.ledger.record_log import drop_unfinished, newest_log
+from pulsar_ray.ledger.recovery import SegmentScan
+from pulsar_ray.ledger.segment_file import COMPACTED_INDEX, SegmentInfo, segment_name
+from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory
+from pulsar_ray.managed_ledger.cursor.cursor_store import LOG_NAME as CURSOR
+from pulsar_ray.managed_ledger.log.manifest.manifest import LEDGER_COUNTER_BITS
+from pulsar_ray.managed_ledger.log.manifest.manifest_log import MANIFEST, read_manifest
+from pulsar_ray.managed_ledger.log.partition_directories import partition_numbers
+
+TERM_FILE = "term"
+LIFE_FILE = "journal.json"
+_STAGED = ".staged"
+_SPARE_LEDGERS = 1000
+"""More than an owner begins before anything of it is shipped."""
+
+
+class Term(NamedTuple):
+    """A directory knows this of its partition in the journal."""
+
+    term: int
+    is_dropped: bool = False
+    first_ledger: int = 0
+    """The owner's ledgers have no lower counter: a former owner may have used those."""
+
+
+def read_term(directory: Path) -> Term | None:
+    """Return the term of a partition, None if it is not in the journal."""
+    try:
+        term, is_dropped, first = json.loads((directory / TERM_FILE).read_bytes())
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError) as error:
+        raise CorruptData(str(directory / TERM_FILE), 0, f"not a partition's term ({error})") from None
+    return Term(int(term), bool(is_dropped), int(first))
+
+
+def write_term(directory: Path, term: Term) -> None:
+    """Make it the directory's term, durably. Raises OSError."""
+    write_whole(directory / TERM_FILE, json.dumps(list(term)).encode())
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Replace a small file, wholly and durably, or not at all. Raises OSError."""
+    staged = path.with_name(path.name + ".new")
+    fd = SYSTEM_DISK.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        write_fully(SYSTEM_DISK, fd, content)
+        SYSTEM_DISK.fdatasync(fd)
+    finally:
+        SYSTEM_DISK.close(fd)
+    SYSTEM_DISK.rename(staged, path)
+    SYSTEM_DISK.fsync_dir(path.parent)
+
+
+def raise_life(data_dir: Path, url: str) -> int:
+    """Begin a new life of the store in a directory, durably, and return its number.
+
+    The directory's lock is ours. Raises JournalDamaged for a file that nobody can read, OSError.
+    """
+    path, life = data_dir / LIFE_FILE, 0
+    try:
+        life = int(json.loads(path.read_bytes())["life"])
+    except FileNotFoundError:
+        pass
+    except (ValueError, KeyError, TypeError) as error:
+        raise JournalDamaged(f"{path} does not tell the store's life ({error})") from None
+    write_whole(path, json.dumps({"life": life + 1, "url": url}).encode())
+    return life + 1
+
+
+def noted_url(data_dir: Path) -> str:
+    """Return the object store that a store last shipped to.
+
+    It is "" if it never did, or nobody can read that.
+    """
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return str(json.loads((data_dir / LIFE_FILE).read_bytes())["url"])
+    return ""
+
+
+def listed_files(directory: Path) -> dict[str, int]:
+    """Return the durable ends of all files that count, as the newest manifest lists them.
+
+    Somebody may be writing: an open segment counts up to its last whole frame. Nothing is there for a
+    directory without a manifest. Raises what is wrong with the manifest.
+    """
+    content, found = read_manifest(directory), dict[str, int]()
+    if content is None:
+        return found
+    for ledger in content.manifest.ledgers.values():
+        for segment in ledger.segments:
+            is_open = ledger.is_open and segment is ledger.segments[-1]
+            found[segment.path.name] = _end_of_frames(segment) if is_open else segment.end_offset
+    if (form := content.manifest.compacted) is not None:
+        for kept, _, _, _, end_offset, _ in form.segments:
+            found[segment_name(kept, COMPACTED_INDEX + form.number)] = end_offset
+    for number in content.manifest.subscriptions:
+        cursor = newest_log(cursor_directory(directory, number), CURSOR)
+        if cursor is not None:
+            found[cursor.relative_to(directory).as_posix()] = cursor.stat().st_size
+    manifest = newest_log(directory, MANIFEST)
+    if manifest is not None:
+        found[manifest.name] = manifest.stat().st_size
+    return found
+
+
+def _end_of_frames(segment: SegmentInfo) -> int:
+    first = segment.first_entry_id
+    scan = SegmentScan(segment.path, segment.ledger_id, SEGMENT_HEADER_SIZE, first, first - 1)
+    try:
+        for _ in scan.frames():
+            pass
+    except SegmentGone:
+        return 0
+    return scan.end_offset
+
+
+class StoreFiles:
+    """Implements `Directory` over the partitions of one store that are in its journal."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._terms: dict[str, Term] = {}
+        for number in partition_numbers(root):
+            if (term := read_term(root / str(number))) is not None:
+                self._terms[str(number)] = term
+
+    def path(self, partition: str) -> Path:
+        """Return a partition's directory."""
+        return self._root / partition
+
+    def enter(self, partition: str, files: Iterable[str]) -> None:
+        """Note durably that a partition with these files is in the journal."""
+        if partition not in self._terms:
+            self._set(partition, Term(first_term(_last_counter(files))))
+
+    def leave_out(self, partition: str) -> None:
+        """Note that a partition is not in the journal any more."""
+        if self._terms.pop(partition, None) is not None:
+            with contextlib.suppress(FileNotFoundError):
+                (self.path(partition) / TERM_FILE).unlink()
+
+    def mark_dropped(self, partition: str) -> None:
+        """Note durably that a partition is no more, and remove its files."""
+        term = self._terms[partition]
+        self._set(partition, term._replace(is_dropped=True))
+        for path in self.path(partition).iterdir():
+            if path.name != TERM_FILE:
+                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+    def is_dropped(self, partition: str) -> bool:
+        """Return whether the partition is no more, and only its note is left."""
+        return partition in self._terms and self._terms[partition].is_dropped
+
+    def _set(self, partition: str, term: Term) -> None:
+        write_term(self.path(partition), term)
+        self._terms[partition] = term
+
+    # ---- Directory
+    def partitions(self) -> list[str]:
+        return list(self._terms)
+
+    def term(self, partition: str) -> int:
+        return self._terms[partition].term
+
+    def front(self, partition: str) -> int:
+        return 0
+
+    def left(self, partition: str) -> set[int]:
+        return set()
+
+    def lengths(self, partition: str) -> dict[str, int]:
+        if self.is_dropped(partition):
+            return {}
+        return listed_files(self.path(partition))
+
+    def read(self, partition: str, file: str, start: int, end: int) -> bytes:
+        try:
+            fd = os.open(self.path(partition) / file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return b""
+        try:
+            return os.pread(fd, end - start, start)
+        finally:
+            os.close(fd)
+
+    def recover(self, partition: str) -> None:
+        """Sync what a dead process may have written and not synced.
+
+        The partition's next owner recovers it, and never goes on in a file of a former one.
+        """
+        directory = self.path(partition)
+        with contextlib.suppress(PulsarException):
+            for file in self.lengths(partition):
+                with contextlib.suppress(FileNotFoundError):
+                    fd = os.open(directory / file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                    try:
+                        os.fdatasync(fd)
+                    finally:
+                        os.close(fd)
+
+    def is_superseded(self, partition: str, file: str) -> bool:
+        if self.is_dropped(partition):
+            return True
+        try:
+            listed = self.lengths(partition)
+        except PulsarException:
+            return False
+        if file in listed or not listed:
+            return False
+        name = Path(file).name
+        if ledger_of(file) is not None:
+            return True
+        # Of a log of records a later file has to be here, unless its subscription is no more.
+        later = [other for other in listed if Path(other).parent == Path(file).parent]
+        logs = [_number(Path(other).name) for other in later if Path(other).name[:6] == name[:6]]
+        return (not logs and name.startswith(CURSOR)) or any(number > _number(name) for number in logs)
+
+    def discard_staged(self, partition: str) -> None:
+        shutil.rmtree(self._staged(partition), ignore_errors=True)
+
+    def stage(self, partition: str, file: str, data: bytes) -> None:
+        path = self._staged(partition) / file
+        path.parent.mkdir(0o700, parents=True, exist_ok=True)
+        with path.open("ab") as out:
+            out.write(data)
+
+    def install(self, partition: str, term: int, front: int) -> None:
+        """Give the staged files their place, wholly and synced, under `term`."""
+        staged, target = self._staged(partition), self.path(partition)
+        staged.mkdir(0o700, parents=True, exist_ok=True)
+        for folder in [staged, *(path for path in staged.rglob("*") if path.is_dir())]:
+            for log in (MANIFEST, CURSOR):
+                drop_unfinished(folder, log)
+            if any(path.is_file() for path in folder.iterdir()):
+                create_epoch_file(folder, folder / "epoch", SYSTEM_DISK)
+        files = [path.relative_to(staged).as_posix() for path in staged.rglob("*") if path.is_file()]
+        first = max(first_ledger(term), _last_counter(files) + _SPARE_LEDGERS)
+        write_term(staged, Term(term, first_ledger=first))
+        for path in staged.rglob("*"):
+            _sync(path)
+        _sync(staged)
+        shutil.rmtree(target, ignore_errors=True)
+        staged.rename(target)
+        _sync(self._root)
+        self._terms[partition] = Term(term, first_ledger=first)
+
+    def remove(self, partition: str, term: int) -> None:
+        if partition in self._terms and self._terms[partition].term == term:
+            del self._terms[partition]
+            shutil.rmtree(self.path(partition), ignore_errors=True)
+
+    def unlink(self, partition: str, front: int) -> None:
+        """Remove the logs of ledgers before `front`; here trimming says which files are gone."""
+
+    def unlink_files(self, partition: str, files: tuple[str, ...]) -> None:
+        for file in files:
+            with contextlib.suppress(OSError):
+                (self.path(partition) / file).unlink(missing_ok=True)
+
+    def _staged(self, partition: str) -> Path:
+        return self._root / f"{partition}{_STAGED}"
+
+
+def _last_counter(files: Iterable[str]) -> int:
+    """Return the highest counter among the ledgers of these files, 0 without any."""
+    counter_mask = (1 << LEDGER_COUNTER_BITS) - 1
+    ledgers = (ledger_of(file) for file in files)
+    return max((ledger & counter_mask for ledger in ledgers if ledger is not None), default=0)
+
+
+def _number(name: str) -> list[int]:
+    return [int(part) for part in name.partition("-")[2].split(".")]
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,250 @@
+"""A thread runs one life of a store's journal, and a door for tellers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pulsar_ray.errors import PulsarException, RemoteStoreUnavailable, StoreSealed, Timeout
+from pulsar_ray.journal.bucket import open_object_store
+from pulsar_ray.journal.journal_door import JournalDoor
+from pulsar_ray.journal.life_runner import LifeRunner
+from pulsar_ray.journal.object_store import ObjectStore, prove
+from pulsar_ray.journal.objects import Place
+from pulsar_ray.journal.reading import stores_in_bucket, walk
+from pulsar_ray.journal.requests import Task
+from pulsar_ray.journal.store_files import StoreFiles, raise_life
+from pulsar_ray.journal.store_life import Deposed, Serve, StoreLife, seal
+
+logger = logging.getLogger(__name__)
+
+ADOPTED_AT_ONCE = 8
+T = TypeVar("T")
+
+
+class CountingStore:
+    """Counts the requests to an object store."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self._inner = inner
+        self.puts = self.gets = self.lists = self.put_bytes = 0
+
+    def create(self, key: str, body: bytes) -> bool:
+        self.puts += 1
+        self.put_bytes += len(body)
+        return self._inner.create(key, body)
+
+    def get(self, key: str) -> bytes | None:
+        self.gets += 1
+        return self._inner.get(key)
+
+    def list(self, prefix: str) -> list[str]:
+        self.lists += 1
+        return self._inner.list(prefix)
+
+    def head(self, key: str) -> int | None:
+        self.gets += 1
+        return self._inner.head(key)
+
+    def delete(self, keys: tuple[str, ...]) -> None:
+        self._inner.delete(keys)
+
+
+def check_remote(url: str) -> None:
+    """Raise RemoteStoreRefused if no journal can be kept at an address.
+
+    One that is away may come back.
+    """
+    with contextlib.suppress(RemoteStoreUnavailable):
+        prove(open_object_store(url), secrets.token_hex(8))
+
+
+class StoreJournal:
+    """Ships all that is told of one store.
+
+    Methods may be called from any thread but its own.
+
+    Raises RemoteStoreRefused if the object store does not keep what the journal rests on, or refuses us, and
+    RemoteStoreUnavailable if it does not answer.
+    """
+
+    def __init__(self, data_dir: Path, store_id: str, url: str) -> None:
+        self.url = url
+        self._data_dir = data_dir
+        self._store = CountingStore(open_object_store(url))
+        prove(self._store, secrets.token_hex(8))
+        self._files = StoreFiles(data_dir / "p")
+        life = raise_life(data_dir, url)
+        self._life = StoreLife(store_id, life, self._files, lambda: secrets.token_bytes(16))
+        self._deposed: Deposed | None = None
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
+        self._is_begun = threading.Event()
+        self._refusal: BaseException | None = None
+        self._thread.start()
+        self._is_begun.wait()
+        if self._refusal is not None:
+            raise self._refusal
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_until_complete(self._begin())
+            self._is_begun.set()
+            if self._refusal is None:
+                self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+    async def _begin(self) -> None:
+        self._runner = LifeRunner(self._life, self._store, self._act, lambda _: None)
+        self._door = JournalDoor(self._data_dir, self._runner, self._files, self._loop)
+        self._runner.on_advance = self._door.answer
+        try:
+            self._door.open()
+        except (OSError, PulsarException) as error:
+            self._refusal = error
+            return
+        self._runner.start()
+
+    def _act(self, action: Serve | Deposed) -> None:
+        if isinstance(action, Deposed) and self._deposed is None:
+            self._deposed = action
+            logger.error("store %s: %s", self._life.store, self._sealed())
+            self._door.close()
+
+    def _sealed(self) -> str:
+        if self._deposed is not None and self._deposed.is_set_aside:
+            return "the journal has gone on without this directory, or has what is missing here"
+        return "the store was taken over while it was away"
+
+    def check(self) -> None:
+        """Raise StoreSealed if others have taken the store over."""
+        if self._deposed is not None:
+            raise StoreSealed(f"{self._data_dir}: {self._sealed()}; nothing of it is served")
+
+    def run(self, task: Callable[[StoreLife], Task[T]], timeout_s: float | None = None) -> T:
+        """Run a task of the life, and return its result; blocks."""
+
+        async def call() -> T:
+            return await self._runner.run(task(self._life))
+
+        return asyncio.run_coroutine_threadsafe(call(), self._loop).result(timeout_s)
+
+    def stores(self) -> list[str]:
+        """Return the stores that have a journal in the object store; blocks."""
+        return self.run(lambda _: stores_in_bucket())
+
+    def ends(self, stores: Iterable[str]) -> dict[str, Place]:
+        """Return how far other stores' journals go by now; blocks."""
+        return {store: self.run(lambda _, store=store: walk(store)).place for store in stores}  # type: ignore[misc]
+
+    def owned_by(self, store: str) -> list[str]:
+        """Return the partitions that a store owns; blocks."""
+        self.run(lambda life: life.catalog.read())
+        owners = self._life.catalog.owners
+        return sorted(partition for partition, entry in owners.items() if entry.store == store)
+
+    def seal(self, store: str) -> list[str]:
+        """End a store's journal for ever, and return the partitions that it owned then; blocks."""
+
+        async def call() -> None:
+            await self._runner.run(seal(store, self._life.catalog, self._life.nonce))
+
+        asyncio.run_coroutine_threadsafe(call(), self._loop).result()
+        return self.owned_by(store)
+
+    def adopt(self, partitions: Iterable[str]) -> list[str]:
+        """Restore partitions of sealed stores, and return those that are ours then; blocks.
+
+        They are as the shipped journal has them. Asked again it does the rest.
+        """
+        turns = asyncio.Semaphore(ADOPTED_AT_ONCE)
+
+        async def one(partition: str) -> None:
+            async with turns:
+                life = self._life
+                await self._runner.run(life.adopt(partition, life.catalog.owner(partition)))
+
+        async def call() -> list[str]:
+            await self._runner.run(self._life.catalog.read())
+            wanted = list(partitions)
+            await asyncio.gather(*map(one, wanted))
+            return [each for each in wanted if each in self._life.serving]
+
+        return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
+
+    def wait_ready(self, timeout_s: float) -> None:
+        """Wait until the former life is closed, and all of this directory shipped.
+
+        Raises Timeout.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not self._life.is_ready:
+            self.check()
+            if time.monotonic() > deadline:
+                raise Timeout(f"{self.url}: {self._runner.problem or 'its journal is not read yet'}")
+            time.sleep(0.01)
+
+    def drop(self, partition: int) -> bool:
+        """Remove a partition from here and from the journal; False if it is not there.
+
+        Its files are gone when this returns, the note that it is dropped once the journal has that.
+        """
+
+        async def call() -> bool:
+            name = str(partition)
+            if name not in self._files.partitions():
+                return False
+            self._files.mark_dropped(name)
+            self._life.drop(name)
+            self._runner.nudge()
+            return True
+
+        return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
+
+    def status(self) -> dict[str, Any]:
+        """Tell where the journal is, what waits, and why."""
+        shipping, store = self._life.shipping, self._store
+        oldest = shipping.oldest_since
+        return {
+            "url": self.url,
+            "life": self._life.life,
+            "isReady": self._life.is_ready,
+            "partitions": len(self._life.serving),
+            "objects": shipping.prefix,
+            "shippedBytes": shipping.shipped_bytes,
+            "waitingBytes": shipping.unshipped_bytes,
+            "lagSeconds": 0.0 if oldest is None else max(0.0, self._loop.time() - oldest),
+            "puts": store.puts,
+            "putBytes": store.put_bytes,
+            "gets": store.gets,
+            "lists": store.lists,
+            "unreadable": dict(shipping.unreadable),
+            "problem": self._sealed() if self._deposed is not None else self._runner.problem,
+        }
+
+    def stop(self, wait_s: float = 5.0) -> None:
+        """Ship all that is told by now, for so long at most, and end.
+
+        Nothing depends on it.
+        """
+
+        async def end() -> None:
+            shipping, deadline = self._life.shipping, self._loop.time() + wait_s
+            while self._deposed is None and not shipping.is_idle and self._loop.time() < deadline:
+                await asyncio.sleep(0.01)
+            if not shipping.is_idle:
+                logger.warning("the journal ends with %d bytes to ship", shipping.unshipped_bytes)
+            self._door.close()
+            self._runner.end()
+
+        asyncio.run_coroutine_threadsafe(end(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=10)

@@ -1,0 +1,293 @@
+"""A store's journal with real files: told by real logs and cursors, and taken over by another store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import closing
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pulsar_ray.broker.serving.shipping_link import ASYNC, SYNC, ShippingLink
+from pulsar_ray.config import OFF
+from pulsar_ray.errors import StoreSealed
+from pulsar_ray.journal.shipped_disk import ShippedDisk
+from pulsar_ray.journal.store_files import listed_files, read_term
+from pulsar_ray.journal.store_journal import StoreJournal
+from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk
+from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory
+from pulsar_ray.managed_ledger.cursor.cursor_store import CursorStore
+from pulsar_ray.managed_ledger.cursor.managed_cursor import Subscription
+from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
+from pulsar_ray.model.message_id import EARLIEST, Position
+from tests.stored_blocks import IDENTITY, abandon, append, change, settings
+from tests.unit.managed_ledger.log.test_log_recovery import entries
+
+DEADLINE_S = 60
+NUMBER = IDENTITY.number
+
+
+def runs(test: Callable[[tuple[Path, Path], str], Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test on an event loop of its own, as the process of a partition has one."""
+
+    @wraps(test)
+    def run(homes: tuple[Path, Path], url: str) -> None:
+        asyncio.run(test(homes, url))
+
+    return run
+
+
+class Partition:
+    """What the process of a partition does, without one: a log, a cursor, and their receipts."""
+
+    def __init__(self, data_dir: Path, durability: str = SYNC, lag_s: float = 30.0) -> None:
+        self.directory = data_dir / "p" / str(NUMBER)
+        self.loop = asyncio.get_running_loop()
+        self.link = ShippingLink(data_dir, NUMBER, "", self.loop, lag_s)
+        disk = ShippedDisk(self.directory, self.link)
+        term = read_term(self.directory)
+        self.log = ManagedLedger.open(
+            self.directory,
+            IDENTITY,
+            settings(),
+            1000,
+            disk=disk,
+            first_ledger=term.first_ledger if term else 0,
+        )
+        self.link.list_files(listed_files(self.directory))
+        self.link.set_durability(durability, lag_s)
+        self.confirmed: list[int] = []
+
+    def publish(self, *seqs: int) -> None:
+        append(self.log, *seqs)
+        self.link.when_durable(lambda: self.confirmed.extend(seqs))
+
+    def subscribe(self, data_dir: Path, durability: str = SYNC) -> CursorStore:
+        number = change(self.log, self.log.changes.register("s", True, "earliest")).number
+        self.cursor_link = ShippingLink(data_dir, NUMBER, f"s/{number}/", self.loop, 30.0)
+        disk = ShippedDisk(self.directory, self.cursor_link)
+        path = cursor_directory(self.directory, number)
+        cursor = CursorStore.create(path, Subscription("s", True, {}), EARLIEST, disk)
+        self.cursor_link.set_durability(durability, 30.0)
+        return cursor
+
+    async def until_confirmed(self, *seqs: int) -> None:
+        await until(lambda: self.confirmed == list(seqs))
+
+    def die(self) -> None:
+        abandon(self.log)
+        self.link.close()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async def poll() -> None:
+        while not condition():
+            await asyncio.sleep(0.005)
+
+    await asyncio.wait_for(poll(), DEADLINE_S)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return (tmp_path / "bucket").as_uri()
+
+
+@pytest.fixture
+def homes(tmp_path: Path) -> tuple[Path, Path]:
+    for name in ("a", "b"):
+        (tmp_path / name / "p").mkdir(parents=True)
+    return tmp_path / "a", tmp_path / "b"
+
+
+def started(home: Path, url: str) -> StoreJournal:
+    journal = StoreJournal(home, f"store-{home.name}", url)
+    journal.wait_ready(DEADLINE_S)
+    return journal
+
+
+def taken_over(home: Path, url: str, store: str = "store-a") -> list[str]:
+    journal = started(home, url)
+    try:
+        return journal.adopt(journal.seal(store))
+    finally:
+        journal.stop()
+
+
+def opened(directory: Path, disk: Disk = SYSTEM_DISK) -> ManagedLedger:
+    term = read_term(directory)
+    first = 0 if term is None else term.first_ledger
+    return ManagedLedger.open(directory, IDENTITY, settings(), 1000, disk=disk, first_ledger=first)
+
+
+def stored(home: Path) -> list[int]:
+    with closing(opened(home / "p" / str(NUMBER))) as log:
+        assert not log.corruptions
+        return [seq for _, seq in entries(log)]
+
+
+@runs
+async def test_what_was_confirmed_is_in_another_store_when_the_node_is_gone(
+    homes: tuple[Path, Path], url: str
+) -> None:
+    first, second = homes
+    journal = await asyncio.to_thread(started, first, url)
+    partition = Partition(first)
+    for seq in range(5):
+        partition.publish(seq)
+    await partition.until_confirmed(*range(5))
+    cursor = partition.subscribe(first)
+    cursor.cursor.reset(partition.log.first_position)
+    flush = cursor.begin_flush()
+    assert flush is not None
+    flush.run()
+    cursor.finish_flush(flush)
+    acknowledged: list[bool] = []
+    partition.cursor_link.when_durable(lambda: acknowledged.append(True))
+    await until(lambda: acknowledged)
+    partition.die()
+    cursor.close()
+    partition.cursor_link.close()
+    assert await asyncio.to_thread(taken_over, second, url) == [str(NUMBER)]
+    await until(lambda: journal.status()["problem"])
+    with pytest.raises(StoreSealed, match="taken over"):
+        journal.check()
+    await asyncio.to_thread(journal.stop)
+    assert stored(second) == list(range(5))
+    (path,) = (second / "p" / str(NUMBER) / "s").iterdir()
+    restored = CursorStore.open(path)
+    assert restored.cursor.mark_delete == Position(NUMBER << 31, 0)
+    restored.close()
+
+
+@runs
+async def test_a_store_that_was_taken_over_serves_nothing_when_it_comes_back(
+    homes: tuple[Path, Path], url: str
+) -> None:
+    first, second = homes
+    journal = await asyncio.to_thread(started, first, url)
+    partition = Partition(first)
+    partition.publish(0)
+    await partition.until_confirmed(0)
+    partition.die()
+    await asyncio.to_thread(journal.stop)
+    await asyncio.to_thread(taken_over, second, url)
+    with pytest.raises(StoreSealed):
+        await asyncio.to_thread(started, first, url)
+
+
+@runs
+async def test_a_restart_ships_what_was_synced_and_not_told(homes: tuple[Path, Path], url: str) -> None:
+    first, second = homes
+    journal = await asyncio.to_thread(started, first, url)
+    partition = Partition(first, ASYNC)
+    partition.publish(0)
+    await until(lambda: journal.status()["partitions"] == 1)
+    await asyncio.to_thread(journal.stop)
+    for seq in range(1, 4):
+        partition.publish(seq)  # the store is away: receipts go on until the lag bound
+    assert partition.confirmed == [0, 1, 2, 3]
+    partition.die()
+    await asyncio.to_thread(lambda: started(first, url).stop())
+    assert await asyncio.to_thread(taken_over, second, url) == [str(NUMBER)]
+    assert stored(second) == [0, 1, 2, 3]
+
+
+@runs
+async def test_asynchronous_receipts_wait_behind_the_lag_bound_and_go_on(
+    homes: tuple[Path, Path], url: str
+) -> None:
+    first, _ = homes
+    journal = await asyncio.to_thread(started, first, url)
+    partition = Partition(first, ASYNC, lag_s=0.05)
+    partition.publish(0)
+    await until(lambda: journal.status()["partitions"] == 1)
+    await asyncio.to_thread(journal.stop)
+    partition.publish(1)
+    await asyncio.sleep(0.06)
+    partition.publish(2)
+    assert 2 not in partition.confirmed
+    assert "does not take" in partition.link.waiting
+    again = await asyncio.to_thread(started, first, url)
+    await partition.until_confirmed(0, 1, 2)
+    partition.die()
+    await asyncio.to_thread(again.stop)
+
+
+@runs
+async def test_synchronous_receipts_wait_while_the_store_is_away(homes: tuple[Path, Path], url: str) -> None:
+    first, second = homes
+    partition = Partition(first)
+    partition.publish(0)
+    assert not partition.confirmed
+    journal = await asyncio.to_thread(started, first, url)
+    await partition.until_confirmed(0)
+    partition.die()
+    await asyncio.to_thread(journal.stop)
+    await asyncio.to_thread(taken_over, second, url)
+    assert stored(second) == [0]
+
+
+@runs
+async def test_a_log_that_was_there_before_is_shipped_whole_when_that_begins(
+    homes: tuple[Path, Path], url: str
+) -> None:
+    first, second = homes
+    journal = await asyncio.to_thread(started, first, url)
+    partition = Partition(first, OFF)
+    for seq in range(50):
+        partition.publish(seq)
+    assert partition.confirmed == list(range(50)), "nobody waits for a journal that is off"
+    assert journal.status()["objects"] == 0
+    partition.link.set_durability(SYNC, 30.0)
+    partition.publish(50)
+    await partition.until_confirmed(*range(51))
+    partition.link.set_durability(OFF, 30.0)
+    partition.publish(51)
+    assert partition.confirmed[-1] == 51
+    await until(lambda: journal.status()["partitions"] == 0)
+    partition.link.set_durability(SYNC, 30.0)
+    partition.publish(52)
+    await partition.until_confirmed(*range(53))
+    partition.die()
+    await asyncio.to_thread(journal.stop)
+    await asyncio.to_thread(taken_over, second, url)
+    assert stored(second) == list(range(53))
+
+
+@runs
+async def test_the_ledgers_of_a_successor_are_others(homes: tuple[Path, Path], url: str) -> None:
+    first, second = homes
+    journal = await asyncio.to_thread(started, first, url)
+    partition = Partition(first)
+    partition.publish(0)
+    await partition.until_confirmed(0)
+    used = partition.log.last_position.ledger_id
+    partition.die()
+    await asyncio.to_thread(journal.stop)
+    await asyncio.to_thread(taken_over, second, url)
+    journal = await asyncio.to_thread(started, second, url)
+    successor = Partition(second)
+    successor.publish(1)
+    await successor.until_confirmed(1)
+    assert successor.log.last_position.ledger_id >= used + 65_536
+    successor.die()
+    await asyncio.to_thread(journal.stop)
+
+
+@runs
+async def test_a_dropped_partition_is_dropped_also_behind_a_restart(
+    homes: tuple[Path, Path], url: str
+) -> None:
+    first, second = homes
+    journal = await asyncio.to_thread(started, first, url)
+    partition = Partition(first)
+    partition.publish(0)
+    await partition.until_confirmed(0)
+    partition.die()
+    assert await asyncio.to_thread(journal.drop, NUMBER)
+    await until(lambda: not (first / "p" / str(NUMBER)).exists())
+    await asyncio.to_thread(journal.stop)
+    assert await asyncio.to_thread(taken_over, second, url) == []
