@@ -16,6 +16,7 @@ from typing import Any
 from pulsar_ray.broker.partition.sleeping_partition import describe_sleeping
 from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.errors import PulsarException, ServiceUnitNotReady, WrongNode
+from pulsar_ray.journal.store_files import remove_partition
 from pulsar_ray.journal.store_journal import StoreJournal
 from pulsar_ray.ledger.disk import SystemDisk
 from pulsar_ray.managed_ledger.log.partition_directories import (
@@ -187,7 +188,7 @@ class HeldStore:
         """Delete a deleted topic's ledger directory."""
         journal = self._journal
         if journal is None or not await asyncio.to_thread(journal.drop, number):
-            await asyncio.to_thread(shutil.rmtree, self._ledgers / str(number), ignore_errors=True)
+            await asyncio.to_thread(remove_partition, self._ledgers / str(number))
         await self.mark_added([number])
         await self.slept({number: None})
 

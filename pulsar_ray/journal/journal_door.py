@@ -149,11 +149,10 @@ class JournalDoor:
                     self._logs[partition] = teller
                     self._enter(partition, ends)
                 known = self._life.files_of(partition)
-                gone += [
-                    name
-                    for name in known
-                    if name not in ends and name.rpartition("/")[0] == prefix.rstrip("/")
-                ]
+                folder = prefix.rstrip("/")
+                of_teller = [name for name in known if name.rpartition("/")[0] == folder]
+                # A compacted form stays as long as somebody reads it, which its remover knows.
+                gone += [name for name in of_teller if name not in ends and "-kept-" not in name]
                 self._told(teller, turn, False, ends, gone)
             case ["tell", int(turn), bool(is_awaited), dict(ends), list(gone)]:
                 self._told(teller, turn, is_awaited, ends, gone)

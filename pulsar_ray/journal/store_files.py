@@ -134,6 +134,18 @@ def _end_of_frames(segment: SegmentInfo) -> int:
     return scan.end_offset
 
 
+def remove_partition(directory: Path) -> None:
+    """Remove a partition's directory, but for a note that its journal needs."""
+    term = read_term(directory)
+    if term is None:
+        shutil.rmtree(directory, ignore_errors=True)
+        return
+    write_term(directory, term._replace(is_dropped=True))
+    for path in directory.iterdir():
+        if path.name != TERM_FILE:
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+
 class StoreFiles:
     """Implements `Directory` over the partitions of one store that are in its journal."""
 
@@ -161,11 +173,8 @@ class StoreFiles:
 
     def mark_dropped(self, partition: str) -> None:
         """Note durably that a partition is no more, and remove its files."""
-        term = self._terms[partition]
-        self._set(partition, term._replace(is_dropped=True))
-        for path in self.path(partition).iterdir():
-            if path.name != TERM_FILE:
-                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+        remove_partition(self.path(partition))
+        self._terms[partition] = self._terms[partition]._replace(is_dropped=True)
 
     def is_dropped(self, partition: str) -> bool:
         """Return whether the partition is no more, and only its note is left."""

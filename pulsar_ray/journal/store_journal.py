@@ -176,6 +176,7 @@ class StoreJournal:
             await self._runner.run(self._life.catalog.read())
             wanted = list(partitions)
             await asyncio.gather(*map(one, wanted))
+            self._life.forget_walk()
             return [each for each in wanted if each in self._life.serving]
 
         return asyncio.run_coroutine_threadsafe(call(), self._loop).result()

@@ -5,7 +5,7 @@ It decides only: tasks and actions are taken from it and carried out by others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -177,9 +177,11 @@ class StoreLife:
             self._awaited_turn = turn
         return turn
 
-    def gone(self, now: float, partition: str, files: Iterable[str]) -> None:
+    def gone(self, now: float, partition: str, files: Sequence[str]) -> None:
         """Queue that nothing lists these files; they are removed when that is shipped."""
-        known = self._known.get(partition, {})
+        known, told = self._known.get(partition, {}), self._synced_ends.get(partition, {})
+        for file in files:
+            told.pop(file, None)
         shipped = tuple(file for file in files if known.pop(file, None) is not None)
         if shipped:
             self.shipping.queue(now, Append(partition, "", 0, mark=("gone", shipped)))
@@ -198,6 +200,10 @@ class StoreLife:
             self.serving.discard(partition)
             self.shipping.queue(self._now, Append(partition, "", 0, mark=("forget",)))
 
+    def forget_walk(self) -> None:
+        """Free what was read of a sealed store's journal, when all is adopted."""
+        self._sealed_walk = None
+
     def files_of(self, partition: str) -> dict[str, int]:
         """Return how far the files of a partition are queued or shipped."""
         return self._known.get(partition, {})
@@ -211,9 +217,19 @@ class StoreLife:
         if not self.is_ready or self.knows(partition):
             return
         self._busy.add(partition)
-        packed = yield from self._adoption(partition, dict(self._synced_ends.get(partition, {})))
+        while True:
+            ends = dict(self._synced_ends.get(partition, {}))
+            try:
+                packed = yield from self._adoption(partition, ends)
+                break
+            except JournalDamaged:
+                # Its owner goes on writing: a file that was replaced or trimmed meanwhile is gone.
+                if ends.keys() <= self._synced_ends.get(partition, {}).keys():
+                    raise
         self._queue_adoption(partition, packed)
-        self.tell(self._now, partition, self._synced_ends.pop(partition, {}), is_awaited=True)
+        told = self._synced_ends.pop(partition, {})
+        self.tell(self._now, partition, told, is_awaited=True)
+        self.gone(self._now, partition, [file for file in ends if file not in told])
         yield from self.until_shipped()
         yield from self._claim(partition)
 

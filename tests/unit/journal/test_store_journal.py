@@ -15,13 +15,14 @@ from pulsar_ray.broker.serving.shipping_link import ASYNC, SYNC, ShippingLink
 from pulsar_ray.config import OFF
 from pulsar_ray.errors import StoreSealed
 from pulsar_ray.journal.shipped_disk import ShippedDisk
-from pulsar_ray.journal.store_files import listed_files, read_term
+from pulsar_ray.journal.store_files import listed_files, read_term, remove_partition
 from pulsar_ray.journal.store_journal import StoreJournal
 from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk
 from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory
 from pulsar_ray.managed_ledger.cursor.cursor_store import CursorStore
 from pulsar_ray.managed_ledger.cursor.managed_cursor import Subscription
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
+from pulsar_ray.managed_ledger.log.manifest.manifest_records import to_log
 from pulsar_ray.model.message_id import EARLIEST, Position
 from tests.stored_blocks import IDENTITY, abandon, append, change, settings
 from tests.unit.managed_ledger.log.test_log_recovery import entries
@@ -291,3 +292,62 @@ async def test_a_dropped_partition_is_dropped_also_behind_a_restart(
     await until(lambda: not (first / "p" / str(NUMBER)).exists())
     await asyncio.to_thread(journal.stop)
     assert await asyncio.to_thread(taken_over, second, url) == []
+
+
+@runs
+async def test_a_partition_that_goes_while_no_journal_runs_is_dropped_by_the_next_one(
+    homes: tuple[Path, Path], url: str
+) -> None:
+    first, second = homes
+    journal = await asyncio.to_thread(started, first, url)
+    partition = Partition(first)
+    partition.publish(0)
+    await partition.until_confirmed(0)
+    partition.die()
+    await asyncio.to_thread(journal.stop)
+    directory = first / "p" / str(NUMBER)
+    remove_partition(directory)
+    assert [path.name for path in directory.iterdir()] == ["term"]
+    journal = await asyncio.to_thread(started, first, url)
+    await until(lambda: not directory.exists())
+    await asyncio.to_thread(journal.stop)
+    assert await asyncio.to_thread(taken_over, second, url) == []
+
+
+@runs
+async def test_a_log_that_is_written_while_it_is_taken_in_is_whole(
+    homes: tuple[Path, Path], url: str
+) -> None:
+    first, second = homes
+    journal = await asyncio.to_thread(started, first, url)
+    partition = Partition(first, OFF)
+    for seq in range(40):
+        append(partition.log, seq, size=20_000)  # more than an index holds: pieces are uploaded meanwhile
+    partition.link.set_durability(SYNC, 30.0)
+    for _ in range(5):
+        partition.log._files.log.rewrite([to_log(each) for each in partition.log._state.snapshot()])
+    partition.publish(40)
+    await partition.until_confirmed(40)
+    partition.die()
+    await asyncio.to_thread(journal.stop)
+    await asyncio.to_thread(taken_over, second, url)
+    assert stored(second) == list(range(41))
+
+
+@runs
+async def test_a_directory_that_lacks_what_was_shipped_is_not_served(
+    homes: tuple[Path, Path], url: str
+) -> None:
+    first, second = homes
+    journal = await asyncio.to_thread(started, first, url)
+    partition = Partition(first)
+    partition.publish(0)
+    await partition.until_confirmed(0)
+    partition.die()
+    await asyncio.to_thread(journal.stop)
+    (segment,) = (first / "p" / str(NUMBER)).glob("*.seg")
+    segment.unlink()
+    with pytest.raises(StoreSealed, match="missing here"):
+        await asyncio.to_thread(started, first, url)
+    await asyncio.to_thread(taken_over, second, url)
+    assert stored(second) == [0]
