@@ -536,7 +536,7 @@ class JournalDamaged(ChecksumError):
     """An object of the journal is not what its writer wrote."""
 
 
-class StoreSealed(WrongNode):
+class StoreSealed(NotOurDataDirectory):
     """A store was taken over by others, so nothing of its directory is served again."""
 
 
