@@ -57,6 +57,8 @@ class JournalDoor:
         self._loop = loop
         self._tellers: dict[int, _Teller] = {}
         self._logs: dict[str, _Teller] = {}
+        self._waiting: set[_Teller] = set()
+        """These have still to hear how far they are shipped."""
         self._listening: socket.socket | None = None
 
     def open(self) -> None:
@@ -88,11 +90,12 @@ class JournalDoor:
     def answer(self) -> None:
         """Tell each teller how far it is shipped, if that is further than before."""
         shipped, serving = self._life.shipping.shipped, self._life.serving
-        for teller in list(self._tellers.values()):
+        for teller in [each for each in self._waiting if each.partition in serving]:
             done = teller.answered
-            if teller.partition in serving:
-                while teller.turns and teller.turns[0][0] <= shipped:
-                    done = teller.turns.popleft()[1]
+            while teller.turns and teller.turns[0][0] <= shipped:
+                done = teller.turns.popleft()[1]
+            if not teller.turns:
+                self._waiting.discard(teller)
             if done > teller.answered:
                 teller.answered = done
                 self._send(teller, ["shipped", done])
@@ -176,6 +179,7 @@ class JournalDoor:
             self._life.gone(now, partition, gone)
             life_turn = max(life_turn, self._life.shipping.turn)
         teller.turns.append((life_turn, turn))
+        self._waiting.add(teller)
 
     def _take_log_first(self, partition: str) -> None:
         log = self._logs.get(partition)
@@ -197,6 +201,7 @@ class JournalDoor:
         if teller.connection.fileno() < 0:
             return
         self._tellers.pop(teller.connection.fileno(), None)
+        self._waiting.discard(teller)
         if self._logs.get(teller.partition) is teller:
             del self._logs[teller.partition]
         self._loop.remove_reader(teller.connection)
