@@ -164,8 +164,8 @@ def _settings(
     tls_key: str | None = None,
     tls_client_ca: str | None = None,
 ) -> Settings:
-    if remote is not None:
-        check_remote(remote)
+    if remote is not None and (problem := check_remote(remote)):
+        say(f"warning: {remote} does not answer, and nothing is shipped until it does: {problem}")
     return Settings.load(
         data_dir=data_dir or target.data_dir,
         http_listen=http,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import secrets
 import threading
@@ -57,13 +56,16 @@ class CountingStore:
         self._inner.delete(keys)
 
 
-def check_remote(url: str) -> None:
-    """Raise RemoteStoreRefused if no journal can be kept at an address.
+def check_remote(url: str) -> str:
+    """Return why an object store does not answer, "" if it does.
 
-    One that is away may come back.
+    Raises RemoteStoreRefused if no journal can be kept there.
     """
-    with contextlib.suppress(RemoteStoreUnavailable):
+    try:
         prove(open_object_store(url), secrets.token_hex(8))
+    except RemoteStoreUnavailable as error:
+        return error.text
+    return ""
 
 
 class StoreJournal:

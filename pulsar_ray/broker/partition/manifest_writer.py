@@ -73,10 +73,21 @@ class ManifestWriter:
             if isinstance(outcome, BaseException):
                 ended.set_exception(outcome)
             else:
-                self._when_durable(lambda: None if ended.done() else ended.set_result(outcome))
+                ended.set_result(outcome)
 
         self._disk.submit(change.run, done)
         return await ended
+
+    async def confirmed(self, change: Any) -> Any:
+        """Carry out a change as `durable` does, and wait for the object store.
+
+        For changes that somebody is told of. The others may be missing where the partition comes up again.
+        """
+        result = await self.durable(change)
+        shipped: asyncio.Future[None] = self._loop.create_future()
+        self._when_durable(lambda: None if shipped.done() else shipped.set_result(None))
+        await shipped
+        return result
 
     async def all_ended(self) -> None:
         """Wait until all changes that were submitted by now are carried out, or refused."""

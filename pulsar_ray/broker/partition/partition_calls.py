@@ -148,7 +148,7 @@ class PartitionCalls:
             change = self._ledger.changes.register(name, durable, start, properties)
             # Before it is durable: whoever asks meanwhile joins this registration.
             self._note_creator(change.result.number, client_id)
-            await self._writer.durable(change)
+            await self._writer.confirmed(change)
             existing = self._ledger.changes.find_subscription(name, durable)
             assert existing is not None
         return {
@@ -193,13 +193,13 @@ class PartitionCalls:
             if kept_bytes(name, changed) > kept_bytes(name, known.properties):
                 self._attendance.check_kept(name, changed, self._ledger.changes.kept_bytes(name))
             if changed != known.properties:
-                await self._writer.durable(self._ledger.changes.set_properties(known.number, changed))
+                await self._writer.confirmed(self._ledger.changes.set_properties(known.number, changed))
             return changed
 
     async def remove_subscription(self, number: int) -> None:
         """Forget a subscription and its hold, durably."""
         if self._ledger.changes.has_subscription(number):
-            await self._writer.durable(self._ledger.changes.remove_subscription(number))
+            await self._writer.confirmed(self._ledger.changes.remove_subscription(number))
 
     async def hold_for_seek(self, number: int, target: str | int | list[int], inclusive: bool) -> list[int]:
         """Move the hold to where a seek goes, durably.
@@ -208,7 +208,7 @@ class PartitionCalls:
         "latest", a publish time in ms, or [ledger id, entry id].
         """
         mark = Position(*await self.seek_position(target, inclusive))
-        return list(await self._writer.durable(self._ledger.changes.seek(number, mark)))
+        return list(await self._writer.confirmed(self._ledger.changes.seek(number, mark)))
 
     async def seek_position(self, target: str | int | list[int], inclusive: bool) -> list[int]:
         """Return the mark-delete position that a seek goes to; changes nothing."""
@@ -361,7 +361,7 @@ class PartitionCalls:
 
     async def forget_producers(self, prefix: str) -> list[str]:
         """Forget, durably, the sequence ids of producers whose names begin so; returns the names."""
-        forgotten: list[str] = await self._writer.durable(self._ledger.changes.forget_producers(prefix))
+        forgotten: list[str] = await self._writer.confirmed(self._ledger.changes.forget_producers(prefix))
         return forgotten
 
     async def producer_sequence_ids(self, prefix: str) -> dict[str, int]:

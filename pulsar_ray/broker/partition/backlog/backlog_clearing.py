@@ -46,7 +46,7 @@ class BacklogClearing:
         change = changes.expire(names, self._ledger.readable_position)
         if change is None:
             return []
-        numbers = await self._writer.durable(change)
+        numbers = await self._writer.confirmed(change)
         self._on_expired(numbers)
         return sorted(names[number] for number in numbers)
 
@@ -61,4 +61,4 @@ class BacklogClearing:
         while not changes.has_ended(ended):
             await asyncio.sleep(_POLL_S)
         await self.clear("")
-        await self._writer.durable(changes.truncate(self._clock.now_ms()))
+        await self._writer.confirmed(changes.truncate(self._clock.now_ms()))

@@ -303,7 +303,7 @@ class ProducerOpening:
 
     async def _answer_durably(self, session: Session, request: OpenProducer, opened: ProducerOpened) -> None:
         try:
-            await self._writer.durable(self._ledger.changes.set_topic_epoch(opened.topic_epoch, held=True))
+            await self._writer.confirmed(self._ledger.changes.set_topic_epoch(opened.topic_epoch, held=True))
         except PulsarException as error:
             endpoint = session.endpoints.get(request.producer_id)
             if isinstance(endpoint, ProducerEndpoint) and endpoint.incarnation == request.incarnation:

@@ -41,7 +41,7 @@ class TopicEnd:
                 while not self._intake.is_idle:
                     await asyncio.sleep(_POLL_S)
                 if changes.terminated is None:
-                    await self._writer.durable(changes.terminate())
+                    await self._writer.confirmed(changes.terminate())
             finally:
                 self._gate.set(ClosedBy.TERMINATED, terminated(self._ledger))
         position: Position | None = changes.terminated
