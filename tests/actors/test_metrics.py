@@ -170,12 +170,15 @@ def test_an_endpoint_that_does_not_answer_is_logged_and_a_warning_of_health(brok
 
 def test_all_metrics_of_the_broker_are_there_with_help(broker: Broker, client: Client, topic: str) -> None:
     with client.create_producer(topic) as producer, client.subscribe(topic, "s"):
-        producer.send(b"a")
+        producer.send(b"a", partition_key="k")
+        with Admin() as admin:
+            admin.topics.compact(topic)
         gone = client.subscribe("non-persistent://public/default/passing", "p")
         scrape = wait_for(metrics.MESSAGES_IN, 1, namespace=NAMESPACE, topic=topic)
         wait_for(metrics.BACKLOG_MESSAGES, 1, namespace=NAMESPACE, topic=topic, subscription="s")
         passing = {"namespace": NAMESPACE, "topic": "non-persistent://public/default/passing"}
         wait_for(metrics.DROPPED_MESSAGES, 0, subscription="p", **passing)
+        wait_for(metrics.COMPACTIONS, 1, namespace=NAMESPACE, topic=topic)
         scrape = wait_for(metrics.PARTITIONS_AWAY, 0)
         gone.close()
     missing = {name for m in BROKER_METRICS for name in m.series_names} - scrape.series.keys()

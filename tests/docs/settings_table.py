@@ -15,6 +15,7 @@ _READ_BY = {
     "disk_low_water_mark_bytes": "low_water_mark_bytes",
     "max_active_actors": "active_actor_limit",
     "subscription_types_enabled": "subscription_types",
+    "super_user_roles": "superusers",
     "tcp_port_range": "tcp_ports",
 }
 
