@@ -13,6 +13,7 @@ import grp
 import os
 import pwd
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from pulsar_ray.errors import UntrustedPath
@@ -236,3 +237,13 @@ def _of_another(path: Path | str, uid: int) -> UntrustedPath:
         f"{path} belongs to user {uid}, not to user {os.geteuid()}: whoever made it could change what lies "
         "there; have it removed, or `chown` it once you know what it holds"
     )
+
+
+@contextlib.contextmanager
+def short_socket_path(data_dir: Path, name: str) -> Iterator[tuple[str, int]]:
+    """Give a short path of a socket in `run`, and the owner of `run`."""
+    directory = os.open(data_dir / "run", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{directory}/{name}", os.fstat(directory).st_uid
+    finally:
+        os.close(directory)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from typing import Any
 
@@ -106,14 +105,9 @@ class LostStores:
 
     async def _with_journals(self) -> list[tuple[str, ActorHandle]]:
         """Return the stores that are there and ship."""
-        found = []
-        for store_id in list(self._stores.known):
-            handle = self._stores.known[store_id]["handle"]
-            with contextlib.suppress(PulsarException):
-                status = await handle.call("remote", within_s=ASK_DEADLINE_S)
-                if status is not None and status["isReady"] and not status["problem"]:
-                    found.append((store_id, handle))
-        return found
+        states = await self.remote()
+        ready = [state["storeId"] for state in states if state["isReady"] and not state["problem"]]
+        return [(each, self._stores.known[each]["handle"]) for each in ready if each in self._stores.known]
 
     async def _take_over(self, store_id: str) -> set[str]:
         """End the store's journal, and let others have what it shipped; return the partitions' names."""

@@ -6,11 +6,9 @@ import builtins
 from collections.abc import Sequence
 from typing import Any
 
+from pulsar_ray.admin.policies import checked_subject
 from pulsar_ray.admin.topic_calls import Broker
 from pulsar_ray.client.options.checks import check_text
-from pulsar_ray.errors import InvalidTopicName
-from pulsar_ray.model.policies import TOPIC
-from pulsar_ray.model.topic_name import TopicName, is_namespace
 
 
 class Permissions:
@@ -74,12 +72,7 @@ class Permissions:
         return found
 
     def _ask(self, method: str, subject: str, *arguments: Any) -> Any:
-        check_text(self._level, subject)
-        if self._level == TOPIC:
-            subject = TopicName.parse(subject).full
-        elif not is_namespace(subject):
-            raise InvalidTopicName(f"{subject!r} is not a namespace: use 'tenant/namespace'")
-        return self._broker.ask(method, subject, *arguments)
+        return self._broker.ask(method, checked_subject(self._level, subject), *arguments)
 
 
 def _names(argument: str, values: Sequence[str]) -> builtins.list[str]:

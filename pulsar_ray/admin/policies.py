@@ -66,9 +66,14 @@ class Policies:
         self._ask("remove_policy", subject, name)
 
     def _ask(self, method: str, subject: str, *arguments: Any) -> Any:
-        check_text(self._level, subject)
-        if self._level == TOPIC:
-            subject = TopicName.parse(subject).full
-        elif not is_namespace(subject):
-            raise InvalidTopicName(f"{subject!r} is not a namespace: use 'tenant/namespace'")
-        return self._broker.ask(method, subject, *arguments)
+        return self._broker.ask(method, checked_subject(self._level, subject), *arguments)
+
+
+def checked_subject(level: str, subject: str) -> str:
+    """Return the full name of a topic or namespace, by the level. Raises InvalidTopicName."""
+    check_text(level, subject)
+    if level == TOPIC:
+        return TopicName.parse(subject).full
+    if not is_namespace(subject):
+        raise InvalidTopicName(f"{subject!r} is not a namespace: use 'tenant/namespace'")
+    return subject

@@ -15,11 +15,11 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from pulsar_ray.closed_places import make_closed_directory
+from pulsar_ray.closed_places import make_closed_directory, short_socket_path
 from pulsar_ray.errors import ProtocolError, PulsarException
 from pulsar_ray.journal.life_runner import LifeRunner
 from pulsar_ray.journal.store_files import StoreFiles
-from pulsar_ray.journal.telling import Packets, encode, short_path
+from pulsar_ray.journal.telling import SOCKET, Packets, encode
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class JournalDoor:
         make_closed_directory(self._data_dir / "run")
         listening = socket.socket(socket.AF_UNIX)
         try:
-            with short_path(self._data_dir) as path:
+            with short_socket_path(self._data_dir, SOCKET) as (path, _):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)
                 listening.bind(path)

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pulsar_ray.errors import CorruptData, JournalDamaged, PulsarException
-from pulsar_ray.format.segment import SEGMENT_HEADER_SIZE
 from pulsar_ray.journal.catalog import first_ledger, first_term
 from pulsar_ray.journal.objects import ledger_of
 from pulsar_ray.ledger.directory_owner import create_epoch_file
-from pulsar_ray.ledger.disk import SYSTEM_DISK, write_fully
+from pulsar_ray.ledger.disk import SYSTEM_DISK, write_whole
 from pulsar_ray.ledger.reader import SegmentGone
 from pulsar_ray.ledger.record_log import drop_unfinished, newest_log
-from pulsar_ray.ledger.recovery import SegmentScan
+from pulsar_ray.ledger.recovery import sound_end
 from pulsar_ray.ledger.segment_file import COMPACTED_INDEX, SegmentInfo, segment_name
 from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory
 from pulsar_ray.managed_ledger.cursor.cursor_store import LOG_NAME as CURSOR
@@ -55,20 +54,7 @@ def read_term(directory: Path) -> Term | None:
 
 def write_term(directory: Path, term: Term) -> None:
     """Make it the directory's term, durably. Raises OSError."""
-    write_whole(directory / TERM_FILE, json.dumps(list(term)).encode())
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Replace a small file, wholly and durably, or not at all. Raises OSError."""
-    staged = path.with_name(path.name + ".new")
-    fd = SYSTEM_DISK.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    try:
-        write_fully(SYSTEM_DISK, fd, content)
-        SYSTEM_DISK.fdatasync(fd)
-    finally:
-        SYSTEM_DISK.close(fd)
-    SYSTEM_DISK.rename(staged, path)
-    SYSTEM_DISK.fsync_dir(path.parent)
+    write_whole(SYSTEM_DISK, directory / TERM_FILE, json.dumps(list(term)).encode())
 
 
 def raise_life(data_dir: Path, url: str) -> int:
@@ -83,7 +69,7 @@ def raise_life(data_dir: Path, url: str) -> int:
         pass
     except (ValueError, KeyError, TypeError) as error:
         raise JournalDamaged(f"{path} does not tell the store's life ({error})") from None
-    write_whole(path, json.dumps({"life": life + 1, "url": url}).encode())
+    write_whole(SYSTEM_DISK, path, json.dumps({"life": life + 1, "url": url}).encode())
     return life + 1
 
 
@@ -124,14 +110,10 @@ def listed_files(directory: Path) -> dict[str, int]:
 
 
 def _end_of_frames(segment: SegmentInfo) -> int:
-    first = segment.first_entry_id
-    scan = SegmentScan(segment.path, segment.ledger_id, SEGMENT_HEADER_SIZE, first, first - 1)
     try:
-        for _ in scan.frames():
-            pass
+        return sound_end(segment)
     except SegmentGone:
         return 0
-    return scan.end_offset
 
 
 def remove_partition(directory: Path) -> None:
@@ -221,11 +203,7 @@ class StoreFiles:
         with contextlib.suppress(PulsarException):
             for file in self.lengths(partition):
                 with contextlib.suppress(FileNotFoundError):
-                    fd = os.open(directory / file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-                    try:
-                        os.fdatasync(fd)
-                    finally:
-                        os.close(fd)
+                    _sync(directory / file)
 
     def is_superseded(self, partition: str, file: str) -> bool:
         if self.is_dropped(partition):
@@ -302,7 +280,7 @@ def _number(name: str) -> list[int]:
 
 
 def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:

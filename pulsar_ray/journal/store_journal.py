@@ -155,11 +155,7 @@ class StoreJournal:
 
     def seal(self, store: str) -> list[str]:
         """End a store's journal for ever, and return the partitions that it owned then; blocks."""
-
-        async def call() -> None:
-            await self._runner.run(seal(store, self._life.catalog, self._life.nonce))
-
-        asyncio.run_coroutine_threadsafe(call(), self._loop).result()
+        self.run(lambda life: seal(store, life.catalog, life.nonce))
         return self.owned_by(store)
 
     def adopt(self, partitions: Iterable[str]) -> list[str]:

@@ -13,11 +13,8 @@ to the partition's directory. Numbers only grow and may be said again, so a lost
 
 from __future__ import annotations
 
-import contextlib
-import os
 import struct
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -60,13 +57,3 @@ class Packets:
             if not isinstance(packet, list) or not packet:
                 raise ProtocolError(f"no packet to the journal: {packet!r}")
             yield packet
-
-
-@contextlib.contextmanager
-def short_path(data_dir: Path) -> Iterator[str]:
-    """Give the socket's path, short whatever the data directory's is."""
-    directory = os.open(data_dir / "run", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{directory}/{SOCKET}"
-    finally:
-        os.close(directory)

@@ -100,6 +100,19 @@ def write_fully(disk: Disk, fd: int, data: Buffer) -> None:
         view = view[disk.writev(fd, [view]) :]
 
 
+def write_whole(disk: Disk, path: Path, content: Buffer) -> None:
+    """Replace a small file, wholly and durably, or not at all. Raises OSError."""
+    staged = path.with_name(path.name + ".new")
+    fd = disk.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        write_fully(disk, fd, content)
+        disk.fdatasync(fd)
+    finally:
+        disk.close(fd)
+    disk.rename(staged, path)
+    disk.fsync_dir(path.parent)
+
+
 def make_closed(path: Path) -> None:
     """Make a directory that group and others cannot enter, whatever the umask.
 

@@ -22,8 +22,10 @@ from pulsar_ray.format.frame import (
     FrameInvalid,
     parse_frame_header,
 )
+from pulsar_ray.format.segment import SEGMENT_HEADER_SIZE
 from pulsar_ray.ledger.disk import Disk
 from pulsar_ray.ledger.reader import SegmentReader, frame_blocks
+from pulsar_ray.ledger.segment_file import SegmentInfo
 
 _WINDOW_BYTES = 4 * 1024 * 1024
 _FRAME_ALIGNMENT = 8
@@ -246,3 +248,15 @@ def make_durable(disk: Disk, path: Path, unproven_offset: int, end_offset: int) 
     finally:
         disk.close(fd)
     disk.fsync_dir(path.parent)
+
+
+def sound_end(segment: SegmentInfo) -> int:
+    """Return where an open segment's frames end; behind that a write may be under way.
+
+    Raises SegmentGone.
+    """
+    first = segment.first_entry_id
+    scan = SegmentScan(segment.path, segment.ledger_id, SEGMENT_HEADER_SIZE, first, first - 1)
+    for _ in scan.frames():
+        pass
+    return scan.end_offset

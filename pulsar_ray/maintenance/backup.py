@@ -19,13 +19,11 @@ from typing import NamedTuple
 from pulsar_ray.broker.partition.topic_compaction import compacted_segments
 from pulsar_ray.broker.subscription.delayed.delayed_tracker import index_directory
 from pulsar_ray.errors import BrokerPersistenceError, CorruptData, InvalidConfiguration, NotOurDataDirectory
-from pulsar_ray.format.segment import SEGMENT_HEADER_SIZE
 from pulsar_ray.ledger.directory_owner import read_epoch_slots
 from pulsar_ray.ledger.disk import SYSTEM_DISK, create_closed, make_closed
 from pulsar_ray.ledger.reader import SegmentGone
 from pulsar_ray.ledger.record_log import read_log_bytes
-from pulsar_ray.ledger.recovery import SegmentScan
-from pulsar_ray.ledger.segment_file import SegmentInfo
+from pulsar_ray.ledger.recovery import sound_end
 from pulsar_ray.maintenance.catalog_check import reading_catalog
 from pulsar_ray.maintenance.segment_check import Progress
 from pulsar_ray.maintenance.verify import LEDGERS, require_data_directory
@@ -193,7 +191,7 @@ def _copy_files(source: Path, target: Path, progress: Progress) -> int | None:
         for segment in ledger.segments:
             listed = segment._replace(path=source / segment.path.name)
             is_open = ledger.is_open and segment is ledger.segments[-1]
-            end = _sound_end(listed) if is_open else segment.end_offset
+            end = sound_end(listed) if is_open else segment.end_offset
             _copy_bytes(listed.path, segment.path, end, progress)
             size += end
     for kept in compacted_segments(source, content.manifest.compacted):
@@ -267,15 +265,6 @@ def _copy_epoch(source: Path, target: Path) -> None:
         if any(slot is not None for slot in read_epoch_slots(target / "epoch")):
             return
     raise CorruptData(str(source / "epoch"), 0, "neither slot of the epoch file is intact")
-
-
-def _sound_end(segment: SegmentInfo) -> int:
-    """Where an open segment's frames end; behind that a write may be under way."""
-    first = segment.first_entry_id
-    scan = SegmentScan(segment.path, segment.ledger_id, SEGMENT_HEADER_SIZE, first, first - 1)
-    for _ in scan.frames():
-        pass
-    return scan.end_offset
 
 
 def _copy_bytes(source: Path, target: Path, length: int, progress: Callable[[int], None]) -> None:

@@ -14,11 +14,11 @@ import json
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from pulsar_ray.closed_places import make_closed_directory
+from pulsar_ray.closed_places import make_closed_directory, short_socket_path
 from pulsar_ray.errors import Timeout
 from pulsar_ray.lane.address import check_listener
 
@@ -29,23 +29,13 @@ BACKLOG = 64
 Answer = dict[str, Any]
 
 
-@contextlib.contextmanager
-def _short_path(data_dir: Path) -> Iterator[tuple[str, int]]:
-    """Give the socket's path, short whatever the data directory's is, and the owner of `run`."""
-    directory = os.open(data_dir / "run", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{directory}/{NAME}", os.fstat(directory).st_uid
-    finally:
-        os.close(directory)
-
-
 def ask_health(data_dir: Path, timeout_s: float) -> Answer | None:
     """Ask the store of a directory of this machine; None if none answers there.
 
     Raises Timeout if one is there and does not answer, UntrustedPath if another user listens there.
     """
     try:
-        with _short_path(data_dir) as (path, owner), socket.socket(socket.AF_UNIX) as connection:
+        with short_socket_path(data_dir, NAME) as (path, owner), socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(timeout_s)
             connection.connect(path)
             # Root may ask about a directory of any user's, and is answered by that user.
@@ -101,7 +91,7 @@ class HealthSocket:
         make_closed_directory(self._data_dir / "run")
         listening = socket.socket(socket.AF_UNIX)
         try:
-            with _short_path(self._data_dir) as (path, _):
+            with short_socket_path(self._data_dir, NAME) as (path, _):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)
                 listening.bind(path)

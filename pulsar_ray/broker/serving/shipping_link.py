@@ -11,10 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pulsar_ray.closed_places import short_socket_path
 from pulsar_ray.config import OFF, Settings
 from pulsar_ray.errors import ProtocolError, PulsarException
 from pulsar_ray.journal.receipts import Receipts
-from pulsar_ray.journal.telling import Packets, encode, short_path
+from pulsar_ray.journal.telling import SOCKET, Packets, encode
 from pulsar_ray.lane.address import check_listener
 
 logger = logging.getLogger(__name__)
@@ -76,11 +77,6 @@ class ShippingLink:
         """Take the files that were there before this process wrote any."""
         self._ends = {**ends, **self._ends}
 
-    @property
-    def is_on(self) -> bool:
-        """Whether anything is shipped."""
-        return self._durability != OFF
-
     def set_durability(self, durability: str, lag_bound_seconds: float) -> None:
         """Begin or end shipping, or change the wait of receipts from now on."""
         self._receipts.lag_bound_seconds = lag_bound_seconds
@@ -141,7 +137,7 @@ class ShippingLink:
             return
         connection = socket.socket(socket.AF_UNIX)
         try:
-            with short_path(self._data_dir) as path:
+            with short_socket_path(self._data_dir, SOCKET) as (path, _):
                 connection.connect(path)
                 check_listener(connection, path)
         except (OSError, PulsarException):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
 from pulsar_ray.errors import CorruptData, UnsupportedFormatVersion
-from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk, write_fully
+from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk, write_whole
 
 STORE_FILE = "store.json"
 CATALOG_FILE = "meta.sqlite"
@@ -86,15 +85,7 @@ def read_identity(directory: Path) -> StoreIdentity | None:
 def write_identity(directory: Path, identity: StoreIdentity, disk: Disk = SYSTEM_DISK) -> StoreIdentity:
     """Make it the store's, in today's format: durable and whole when this returns. Raises OSError."""
     identity = dataclasses.replace(identity, format_version=STORE_FORMAT_VERSION)
-    staged = directory / f"{STORE_FILE}.new"
-    fd = disk.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    try:
-        write_fully(disk, fd, json.dumps(dataclasses.asdict(identity)).encode())
-        disk.fdatasync(fd)
-    finally:
-        disk.close(fd)
-    disk.rename(staged, directory / STORE_FILE)
-    disk.fsync_dir(directory)
+    write_whole(disk, directory / STORE_FILE, json.dumps(dataclasses.asdict(identity)).encode())
     return identity
 
 
