@@ -80,7 +80,11 @@ class Stores:
 
     def _asked_remote(self) -> list[dict[str, Any]]:
         defaults = dict.fromkeys(_REMOTE_KEYS, 0)
-        return [{**defaults, **said} for said in self._broker.ask("remote")]
+        states = [{**defaults, **said} for said in self._broker.ask("remote")]
+        for state in states:
+            for number, why in state.get("unreadable", {}).items():
+                state["problem"] = state["problem"] or f"partition {number} is shipped no further: {why}"
+        return states
 
     def losses(self, store_id: str) -> StoreLoss:
         """Return what would be lost with a store; nothing is changed.

@@ -1,0 +1,35 @@
+"""The state of each store's journal, as administrators see it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pulsar_ray.admin.stores import Stores
+
+
+class Told:
+    """A broker that answers with these states."""
+
+    def __init__(self, *states: dict[str, Any]) -> None:
+        self._states = list(states)
+
+    def ask(self, method: str, *_: Any, **__: Any) -> Any:
+        assert method == "remote"
+        return self._states
+
+
+def remote_of(**said: Any) -> Any:
+    told = Told({"storeId": "a", "host": "h", "url": "file:///x", "isReady": True, "problem": "", **said})
+    (state,) = Stores(told).remote()  # type: ignore[arg-type]
+    return state
+
+
+def test_a_partition_that_is_shipped_no_further_is_a_problem_of_its_store() -> None:
+    assert remote_of().problem == ""
+    assert "partition 7" in remote_of(unreadable={"7": "7-0.seg ends before byte 9"}).problem
+    assert remote_of(problem="away", unreadable={"7": "gone"}).problem == "away"
+
+
+def test_a_store_that_does_not_ship_yet_has_no_figures() -> None:
+    state = remote_of(isReady=False, problem="refused")
+    assert (state.is_ready, state.waiting_bytes, state.puts) == (False, 0, 0)
