@@ -17,6 +17,7 @@ import pytest
 
 from pulsar_ray.launch.embedded import stop_embedded
 from pulsar_ray.testing.waiting import wait_until
+from tests.ending_processes import is_gone, kill
 from tests.unit.journal.s3_server import s3_server
 
 # Two Rays are started in each test, one after the other.
@@ -103,8 +104,8 @@ class Broker:
         owned = psutil.Process(self.process.pid).children(recursive=True)
         self.process.kill()
         for each in owned:
-            each.kill()
-        psutil.wait_procs(owned, timeout=TIMEOUT_S)
+            kill(each)
+        wait_until(lambda: all(map(is_gone, owned)), TIMEOUT_S, "all are dead")
         _end_ray_of(self.data_dir)
         self.process.communicate(timeout=TIMEOUT_S)
 
