@@ -221,7 +221,8 @@ class Advanced(NamedTuple):
 class MoveHold(NamedTuple):
     """Dispatcher to partition: this durable mark-delete position is reached.
 
-    The subscription needs nothing below it any more.
+    The subscription needs nothing below it any more. Of readers of a compacted topic, which have no cursor
+    that lasts: they need what is behind it while they follow.
     """
 
     subscription_number: Number

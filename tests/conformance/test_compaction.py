@@ -13,6 +13,7 @@ import pytest
 from pulsar_ray.broker.partition.topic_compaction import TopicCompaction
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer.reader import Reader
+from pulsar_ray.client.consumer.table_view import TableView
 from pulsar_ray.errors import InvalidConfiguration, NotAllowedError
 from pulsar_ray.ledger.segment_file import parse_compacted_name
 from pulsar_ray.managed_ledger.compaction.compaction_order import CompactionOrder, CompactionOutcome
@@ -20,7 +21,7 @@ from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.testing.waiting import wait_until
-from pulsar_ray.transport.actor_names import compactor_name, partition_name
+from pulsar_ray.transport.actor_names import compactor_name, dispatcher_name, partition_name
 from tests.conformance.broker import EARLIEST, WAIT_MS, Broker
 
 ROWS: list[tuple[str | None, bytes | None]] = [
@@ -107,6 +108,114 @@ def test_seeks_go_to_the_next_message_that_is_kept(broker: Broker, client: Clien
     assert rest(at) == LATEST
     behind_removed = client.create_reader(topic, ids[7], is_read_compacted=True)
     assert rest(behind_removed) == LATEST[1:]
+
+
+KEYS: list[tuple[str | None, bytes | None]] = [(f"k{number}", b"%d" % number) for number in range(20)]
+GONE: list[tuple[str | None, bytes | None]] = [("k0", None), ("k1", b"new"), ("k2", None)]
+
+
+def trim(broker: Broker, topic: str) -> Any:
+    """End the log's last ledger, delete what nobody needs; returns the first entry that is left."""
+    partition = broker.cluster.partition(topic)
+    server = partition.server
+    assert server is not None
+
+    async def end_and_trim() -> Any:
+        server.ledger.changes.end_log_soon()
+        await server.trim_now()
+        return server.ledger.first_position
+
+    return partition.result(partition.submit(end_and_trim), WAIT_MS / 1000)
+
+
+class Reading:
+    """A reader, or a consumer that acknowledges, with little room."""
+
+    def __init__(self, client: Client, topic: str, *, durable: bool) -> None:
+        options: dict[str, Any] = {"is_read_compacted": True, "receiver_queue_size": 1}
+        self.reader: Any
+        if durable:
+            self.reader = client.subscribe(topic, "s", initial_position=EARLIEST, **options)
+        else:
+            self.reader = client.create_reader(topic, MessageId.earliest, **options)
+        self._is_durable = durable
+
+    def take(self) -> tuple[str, bytes]:
+        """The next key and value."""
+        if not self._is_durable:
+            message = self.reader.read_next(WAIT_MS)
+        else:
+            message = self.reader.receive(WAIT_MS)
+            self.reader.acknowledge(message)
+        return message.partition_key(), message.data()
+
+
+@pytest.mark.parametrize("is_compacted_before", [True, False])
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_compaction_takes_no_removal_from_a_reading_that_is_under_way(
+    broker: Broker, client: Client, durable: bool, is_compacted_before: bool
+) -> None:
+    """What a newer form has not any more comes from the log, which is kept so long."""
+    topic = broker.topic()
+    publish(client, topic, KEYS)
+    if is_compacted_before:
+        compact(broker, topic)
+    reading = Reading(client, topic, durable=durable)
+    assert [reading.take() for _ in range(4)] == KEYS[:4]
+    publish(client, topic, GONE[:2])
+    compact(broker, topic)
+    trim(broker, topic)
+    publish(client, topic, GONE[2:])
+    compact(broker, topic)
+    trim(broker, topic)
+    again = client.create_reader(topic, MessageId.earliest, is_read_compacted=True)
+    assert sorted(rest(again)) == sorted([b"new", *(value for _, value in KEYS[3:] if value)])
+    found = []
+    while reading.reader.has_message_available():
+        found.append(reading.take())
+    assert found == [*KEYS[4:], *((key, value or b"") for key, value in GONE)]
+    reading.reader.seek(MessageId.earliest)
+    assert [reading.take()[0] for _ in KEYS[2:]] == [*(key for key, _ in KEYS[3:]), "k1"]
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_reading_whose_dispatcher_was_killed_goes_on_in_the_log(
+    broker: Broker, client: Client, durable: bool
+) -> None:
+    topic = broker.topic()
+    publish(client, topic, KEYS)
+    compact(broker, topic)
+    reading = Reading(client, topic, durable=durable)
+    seen = dict(reading.take() for _ in range(4))
+    publish(client, topic, GONE)
+    compact(broker, topic)
+    broker.cluster.kill(dispatcher_name(TopicName.parse(topic).full, "s", durable))
+    while seen.get("k2") != b"":
+        seen.update([reading.take()])
+    assert seen == {key: value or b"" for key, value in [*KEYS, *GONE]}
+
+
+def test_a_table_view_forgets_a_key_that_is_removed_and_compacted_while_it_loads(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = broker.topic()
+    publish(client, topic, [(f"k{number}", b"x" * 10) for number in range(3000)])
+    compact(broker, topic)
+    taken = TableView._take_readable
+    looks = []
+
+    def held(self: TableView) -> Any:
+        looks.append(self)
+        view = taken(self)
+        if len(looks) == 1:
+            publish(client, topic, GONE)
+            compact(broker, topic)
+        return view
+
+    monkeypatch.setattr(TableView, "_take_readable", held)
+    with client.create_table_view(topic) as view:
+        wait_until(lambda: (view.get("k0"), view.get("k1"), view.get("k2")) == (None, b"new", None))
+        assert len(view) == 2998
 
 
 @pytest.mark.parametrize("batched", [False, True])

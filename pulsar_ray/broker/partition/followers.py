@@ -9,7 +9,7 @@ from typing import Any
 
 from pulsar_ray.ledger.segment_file import SegmentInfo
 from pulsar_ray.managed_ledger.log.managed_ledger import AppendResult, ManagedLedger
-from pulsar_ray.model.message_id import EARLIEST
+from pulsar_ray.model.message_id import EARLIEST, LATEST, Position
 from pulsar_ray.session.packet_encoders import PacketEncoder
 from pulsar_ray.session.requests import Advanced, Expired, Follow, encode_request
 from pulsar_ray.session.session_table import Session
@@ -30,13 +30,14 @@ SegmentRow = tuple[int, int, str, int, int, int]
 
 
 class _Follower:
-    __slots__ = ("armed", "attachment", "behind", "segments_version", "session")
+    __slots__ = ("armed", "attachment", "behind", "needed_behind", "segments_version", "session")
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.attachment = session.attachment
         self.armed = False
         self.behind = False
+        self.needed_behind = LATEST
         self.segments_version = -1
 
 
@@ -70,6 +71,18 @@ class Followers:
     def numbers(self) -> set[int]:
         """The numbers dispatchers follow by: their subscription's, or one of their own without one."""
         return set(self._followers)
+
+    def need(self, number: int, position: Position) -> None:
+        """Keep what is stored behind a position for readers of a compacted topic.
+
+        They follow by this number; with their follower it ends.
+        """
+        if (follower := self._followers.get(number)) is not None:
+            follower.needed_behind = position
+
+    def needed_behind(self) -> list[Position]:
+        """The positions behind which readers of a compacted topic need the log."""
+        return [each.needed_behind for each in self._followers.values() if each.needed_behind < LATEST]
 
     def follow(self, session: Session, request: Follow) -> None:
         """Arm or disarm, and answer with where the log is now."""

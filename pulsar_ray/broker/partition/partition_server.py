@@ -125,6 +125,7 @@ class PartitionServer:
         self._space = DiskSpaceProbe(ledger.directory, policies)
         self._gate.set(ClosedBy.DISK_SPACE, self._space.refusal())
         self.followers = Followers(ledger, loop)
+        ledger.changes.needed_behind = self.followers.needed_behind
         self._cursors = SleepingCursors(Path(ledger.directory))
         waiting = WaitingBlocks()
         self.producers = ConnectedProducers(
@@ -272,7 +273,10 @@ class PartitionServer:
                 self.followers.follow(session, request)
                 self._cursors.woke(request.subscription_number)
             case MoveHold(number, ledger_id, entry_id):
-                self._holds.moved(number, Position(ledger_id, entry_id))
+                if self.ledger.changes.has_subscription(number):
+                    self._holds.moved(number, Position(ledger_id, entry_id))
+                else:
+                    self.followers.need(number, Position(ledger_id, entry_id))
             case OpenProducer():
                 self._use.count_request()
                 self._opening.open(session, request)

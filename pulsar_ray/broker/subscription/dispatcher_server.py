@@ -276,6 +276,8 @@ class DispatcherServer:
     async def _open_admitted(self, session: Session, request: OpenConsumer) -> ConsumerOpened:
         self._update_arming()
         await self.subscriptions.prepare_open()
+        if request.is_read_compacted and not request.joined:
+            await self.subscriptions.look_around()  # a new reading begins with the newest form
         self._check_not_removed()
         subscription = self._served.get(request.subscription)
         if subscription is None:

@@ -35,7 +35,7 @@ from pulsar_ray.dispatch.inspect.why_blocked import Delayed, why_blocked
 from pulsar_ray.dispatch.redelivery import ConsumerQueue
 from pulsar_ray.dispatch.suspects.blame import Crash
 from pulsar_ray.errors import PulsarException, SessionLost
-from pulsar_ray.model.message_id import Position
+from pulsar_ray.model.message_id import EARLIEST, Position
 from pulsar_ray.session.requests import (
     Acknowledge,
     ConsumerOpened,
@@ -53,6 +53,7 @@ from pulsar_ray.session.session_table import Session
 logger = logging.getLogger(__name__)
 
 LONGEST_WAIT_S = 1.0
+LONGEST_HOLD_MS = 600_000
 SHORTEST_WAIT_S = 0.01
 
 
@@ -94,6 +95,8 @@ class ServedSubscription:
         self._watchdog = Watchdog(core.settings.stuck_after_ms)
         self._reading_watch = reading_watch
         self._log = log
+        self._moved = EARLIEST, 0
+        """Where reading stood when it was last seen to have moved, and when that was."""
         feeder.extend_ledgers()
 
     # --- consumers --------------------------------------------------------------------------------
@@ -152,6 +155,20 @@ class ServedSubscription:
         """The log as the active consumer reads it."""
         self._feeder.look_who_reads()
         return self._log
+
+    def needed_behind(self) -> Position | None:
+        """The entry behind which a reader of a compacted topic needs the log.
+
+        None: it reads the log as it is, or has not read on for so long that nothing is kept for it.
+        """
+        if not self.consumers:
+            return None
+        log, position, now_ms = self.compacted_log(), self.core.read_position, self.now_ms()
+        if position != self._moved[0]:
+            self._moved = position, now_ms
+        if not log.is_read_compacted or now_ms - self._moved[1] > LONGEST_HOLD_MS:
+            return None
+        return log.needed_behind(self.core.cursor.mark_delete)
 
     async def _wait_for_returning(self, spec: ConsumerSpec, *, was_open: bool) -> None:
         """Wait until no consumer from before a restart may come back that excludes this one."""
@@ -355,7 +372,7 @@ class ServedSubscription:
         """Start over at `position`, durably; returns the new generation."""
         self._feeder.extend_ledgers()
         drops = self.core.seek(position)
-        self._feeder.forget_place()
+        self._feeder.begin_again()
         generation = self.core.generation
         # Consumers drop their queues before anything from there goes out.
         self.turn.hold()
@@ -473,7 +490,7 @@ class ServedSubscription:
                 self.core.has_handed_over(incarnation, endpoint.handed_over.read())
         self.turn.tick()
         used = {block.ref.segment_index for block in self.core.blocks.index.values()}
-        self._log.let_go(used, is_reading=self._feeder.is_reading)
+        self._log.let_go(used, self.core.read_position, is_reading=self._feeder.is_reading)
         self._incomplete.tick(self.now_ms())
         if stands := self._reading_watch.look(self.now_ms()):
             text = "%s, and is tried again from the files"

@@ -25,7 +25,7 @@ from pulsar_ray.ledger.disk import SYSTEM_DISK
 from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory, remove_cursor
 from pulsar_ray.managed_ledger.cursor.cursor_store import CursorStore
 from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor, Subscription
-from pulsar_ray.model.message_id import EARLIEST, Position
+from pulsar_ray.model.message_id import EARLIEST, LATEST, Position
 from pulsar_ray.session.requests import Advanced, OpenConsumer
 from pulsar_ray.transport.cluster import SubscriptionRequest
 
@@ -47,6 +47,7 @@ class StoredSubscriptions:
         self._partition = partition
         self._follower = PartitionFollower(partition, self._advanced, self._expired)
         self._expired_before = EARLIEST
+        self._held_behind = LATEST
         self._log = LogView()
         self._number = next(_FOLLOWER_NUMBERS)
         self._arming = Arming(lambda is_armed: self._follower.follow(self._number, armed=is_armed))
@@ -204,6 +205,16 @@ class StoredSubscriptions:
     def update_arming(self, *, is_opening: bool = False) -> None:
         """Arm for consumers with room; one that opens reads from the log what it missed."""
         self._arming.update(any(served.waits_for_entries for served in self._served.values()))
+        if not self._request.durable:
+            self._hold_for_readers()
+
+    def _hold_for_readers(self) -> None:
+        """Have the partition keep what readers of a compacted topic have not come by yet."""
+        needed = (served.needed_behind() for served in self._served.values())
+        behind = min((position for position in needed if position is not None), default=LATEST)
+        if behind != self._held_behind:
+            self._held_behind = behind
+            self._follower.move_hold(behind)
 
     def follow_durability(self) -> None:
         """Let receipts wait for the object store as the settings of now say."""

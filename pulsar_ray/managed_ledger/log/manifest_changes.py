@@ -5,7 +5,7 @@ Touches no disk.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -54,6 +54,8 @@ class ManifestChanges:
         """Rises whenever a hold has moved, come or gone."""
         self.holds_lowered = 0
         """Rises whenever a hold has moved back, or come."""
+        self.needed_behind: Callable[[], list[Position]] = list
+        """Returns the positions behind which readers of a compacted log need it (ADR 0136)."""
         self.is_compacting = False
         """Whether a compaction reads the log: what it has not compacted yet stays."""
         self.has_begun = False
@@ -308,9 +310,12 @@ class ManifestChanges:
         return self._begin([Compacted(0, -1, -1, (), (-1, -1, -1, 0), 0, 0, 0, 0)])
 
     def _compaction_hold(self) -> list[Position]:
-        """The horizon of a log that is compacted: the rest was not compacted yet."""
+        """The horizon of a log that is compacted: the rest was not compacted yet.
+
+        Or, if that is less, how far readers are.
+        """
         if self.compacted is not None:
-            return [self.compacted.horizon]
+            return [self.compacted.horizon, *self.needed_behind()]
         return [EARLIEST] if self.is_compacting or self._policies.is_compacted else []
 
     # ---- deduplication

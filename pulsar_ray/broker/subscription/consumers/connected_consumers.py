@@ -258,6 +258,8 @@ class ConsumerEndpoint:
         """The client's count of messages that left its queue, if it can be seen."""
         self.count_crashes = request.count_crashes
         self.is_read_compacted = request.is_read_compacted
+        self.was_open = request.joined > 0
+        """Whether it had been open before, perhaps at an earlier dispatcher."""
         self._attachment = session.attachment
         self._sender = sender
         self._is_open = False

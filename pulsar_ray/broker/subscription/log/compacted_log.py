@@ -2,6 +2,9 @@
 
 Of a compacted log the kept entries stand in place of all up to the horizon, and the log goes on behind it.
 Removed messages count as acknowledged once reading has come by (ADR 0128).
+
+A reading keeps to the form that it began with, or to none, and reads the log behind that form's horizon: in a
+newer form removals are missing that this reading has not come by yet (ADR 0136).
 """
 
 from __future__ import annotations
@@ -41,6 +44,13 @@ class CompactedLog:
         self._log = log
         self._directory = Path(directory)
         self.is_read_compacted = False
+        self._reader = -1
+        """The consumer that was active last."""
+        self._chosen: Compacted | None = None
+        """The form that this reading keeps to."""
+        self._began_at: Position | None = None
+        self._next: tuple[Position, Position] | None = None
+        """A read position, and the first entry that there was from it on."""
         self._known: Compacted | None = None
         self._form = LogView()
         self._lock: FormLock | None = None
@@ -102,7 +112,82 @@ class CompactedLog:
     @property
     def compacted(self) -> Compacted | None:
         """The form that is read in place of the log; None if none is."""
-        return self._log.compacted if self.is_read_compacted else None
+        return self._chosen if self.is_read_compacted else None
+
+    def read_by(
+        self, consumer_id: int, position: Position, *, is_read_compacted: bool, is_clean: bool, goes_on: bool
+    ) -> bool:
+        """Let a consumer be the active one; True if another reading begins with it.
+
+        It reads from a position on. No other reading begins unless all is settled that was read before
+        (`is_clean`): the consumer would get that, and then a form without the removals in between. One that
+        `goes_on` where an earlier dispatcher ended has the log itself, if that is there.
+        """
+        if consumer_id == self._reader:
+            return False
+        is_first, self._reader = self._reader < 0, consumer_id
+        was_read_compacted, self.is_read_compacted = self.is_read_compacted, is_read_compacted
+        begins = is_clean or is_read_compacted != was_read_compacted
+        if is_first and goes_on and position >= self._log.first:
+            self._chosen, self._began_at = None, EARLIEST
+        elif begins:
+            self.begin()
+        return begins
+
+    def begin(self) -> None:
+        """Begin another reading, of the newest form."""
+        self._chosen = self._log.compacted
+        self._began_at = self._next = None
+
+    def look(self, position: Position, *, is_held: bool) -> None:
+        """Take the newest form before anything is read, and where the log is gone.
+
+        No file is being read. Unless entries from the position on are held, they may be gone.
+        """
+        newest, chosen = self._log.compacted, self._chosen
+        if self._began_at is None:
+            self._began_at = position
+        if newest is chosen:
+            return
+        is_same = newest is not None and chosen is not None and newest.number == chosen.number
+        if is_same or newest is None or position == self._began_at:
+            self._chosen = newest  # without any form the topic was truncated
+        elif not is_held and self._is_lost(position):
+            self.begin()
+
+    def take_newest(self) -> bool:
+        """Read on in the newest form; False if there is no other."""
+        newest = self._log.compacted
+        if newest is None or self._chosen is None or newest.number == self._chosen.number:
+            return False
+        self.begin()
+        return True
+
+    def _is_lost(self, position: Position) -> bool:
+        """Whether entries from a position on are trimmed."""
+        compacted = self.compacted
+        if compacted is not None and position <= compacted.horizon:
+            return False
+        first = self._log.first
+        if position >= first:
+            if position.ledger_id != self._log.last.ledger_id:
+                self._next = position, self._next_of(position)
+            return False
+        return self._next is None or self._next[0] != position or self._next[1] < first
+
+    def _next_of(self, position: Position) -> Position:
+        """The first entry from a position on, perhaps of a later ledger."""
+        for ledger_id, last in self._log.ledgers:
+            if ledger_id > position.ledger_id:
+                return Position(ledger_id, 0)
+            if ledger_id == position.ledger_id and position.entry_id <= last:
+                break
+        return position
+
+    def needed_behind(self, mark_delete: Position) -> Position:
+        """The entry behind which this reading needs the log itself."""
+        compacted = self.compacted
+        return mark_delete if compacted is None else max(mark_delete, compacted.horizon)
 
     @property
     def last_kept(self) -> Position:
@@ -171,10 +256,16 @@ class CompactedLog:
                 self._former.append((self._locked_index, self._lock))
             self._lock, self._locked_index = lock, index
 
-    def let_go(self, used: set[int], *, is_reading: bool) -> None:
-        """Let go of forms none of whose segments is in use."""
+    def let_go(self, used: set[int], position: Position, *, is_reading: bool) -> None:
+        """Let go of forms that are neither in use nor read from a position on."""
         self._former = [each for each in self._former if each[0] in used]
-        if self._lock is not None and self._locked_index not in used and not is_reading:
+        compacted = self.compacted
+        is_read = (
+            compacted is not None
+            and position <= compacted.horizon
+            and self._locked_index == COMPACTED_INDEX + compacted.number
+        )
+        if self._lock is not None and self._locked_index not in used and not (is_reading or is_read):
             self._lock.release()
             self._lock, self._locked_index = None, -1
 

@@ -96,11 +96,21 @@ class CoreFeeder:
 
     def look_who_reads(self) -> None:
         """Read what compaction has kept, or the log itself, as the active consumer wants it."""
-        active = self._core.type.active
+        core = self._core
+        active = core.type.active
         endpoint = None if active is None else self._consumers.get(active.spec.consumer_id)
-        if endpoint is not None and endpoint.is_read_compacted != self._log.is_read_compacted:
-            self._log.is_read_compacted = endpoint.is_read_compacted
-            self.extend_ledgers()
+        if endpoint is not None:
+            is_clean = not (self.is_reading or core.blocks.index or core.blocks.chunks)
+            if self._log.read_by(
+                endpoint.incarnation,
+                core.read_position,
+                is_read_compacted=endpoint.is_read_compacted,
+                is_clean=is_clean,
+                goes_on=endpoint.was_open,
+            ):
+                self.extend_ledgers()
+        if self._log.is_read_compacted and not self.is_reading:
+            self._log.look(core.read_position, is_held=self._holds)
 
     def _read_kept(self, position: Position, wanted: int, resume: Callable[[], None]) -> bool:
         """Begin to read what compaction has kept; True if that is nothing from here on."""
@@ -112,7 +122,7 @@ class CoreFeeder:
             behind = compacted.horizon.next()
             self._acknowledge_removed(position, behind)
             core.pass_removed(behind)
-            self.forget_place()
+            self._place = None
             self._durability.flush_soon()
             return True
         self.is_reading = True
@@ -181,9 +191,10 @@ class CoreFeeder:
             self._newest_ledger_id = newest
             self._core.cursor.set_ledgers(self._log.ledgers)
 
-    def forget_place(self) -> None:
-        """Read from elsewhere from now on: the core was sought."""
+    def begin_again(self) -> None:
+        """Read from elsewhere from now on, and of the newest form: the core was sought."""
         self._place = None
+        self._log.begin()
 
     def read_again(self) -> None:
         """Read from the files what comes next, whatever is in memory."""
@@ -271,7 +282,10 @@ class CoreFeeder:
     def _read_failed(
         self, position: Position, error: BaseException | None, resume: Callable[[], None]
     ) -> None:
-        if isinstance(error, SegmentGone) and self._has_passed_deleted(position):
+        if isinstance(error, SegmentGone) and (
+            (self._log.is_compacted_at(position) and self._log.take_newest())
+            or self._has_passed_deleted(position)
+        ):
             resume()
             return
         if isinstance(error, SegmentGone) and not self._holds:
@@ -290,7 +304,7 @@ class CoreFeeder:
             self._consumers.drop_queues(self._core.seek(self._log.first))
             self._durability.flush_soon()
         if has_passed:
-            self.forget_place()
+            self._place = None
         return has_passed
 
 

@@ -13,7 +13,7 @@ from pulsar_ray.managed_ledger.log.commit import run_together
 from pulsar_ray.managed_ledger.log.ledger_policies import Retention, ledgers_to_trim
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.manifest.manifest import LedgerInfo
-from pulsar_ray.managed_ledger.log.manifest.manifest_records import Lease
+from pulsar_ray.managed_ledger.log.manifest.manifest_records import Compacted, Lease
 from pulsar_ray.model.message_id import EARLIEST, LATEST, Position
 from pulsar_ray.testing.faulty_disk import FaultyDisk
 from tests.stored_blocks import IDENTITY, MIB, abandon, append, block, change, open_log, settings
@@ -325,3 +325,14 @@ def test_a_new_log_that_falls_asleep_keeps_what_somebody_may_want(tmp_path: Path
     change(log, log.changes.move_hold(number, LATEST))
     change(log, log.changes.trim(6_000, NONE, is_leaving=True))
     assert ledger_ids(log) == [], "all who know it have consumed it, and it is woken for nothing"
+
+
+def test_readers_of_a_compacted_log_keep_what_they_have_not_come_by(tmp_path: Path) -> None:
+    log = log_of(tmp_path, 7)
+    behind = [Position(FIRST, 1)]
+    log.changes.needed_behind = lambda: behind
+    form = Compacted(1, FIRST + 2, 1, [], (-1, -1, -1, 0), 0, 6, 0, 0)
+    change(log, log.changes.take_compacted(form))
+    assert change(log, log.changes.trim(9_000, NONE)) == [FIRST]
+    behind.clear()
+    assert change(log, log.changes.trim(9_000, NONE)) == [FIRST + 1, FIRST + 2]
