@@ -28,6 +28,7 @@ from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import OFF, Settings
 from pulsar_ray.errors import Moved, PulsarException, UntrustedPath
+from pulsar_ray.journal.remote_state import problem_of, remark_of
 from pulsar_ray.journal.store_journal import StoreJournal
 from pulsar_ray.lane.waiting import within
 from pulsar_ray.transport.actor_names import CONTROLLER
@@ -108,7 +109,9 @@ class StoreActor(HeldStore):
     def _begin_metrics(self) -> None:
         """Export the node's metrics from now on, if there is a store."""
         if self._metrics is None and self._store is not None and self._settings.metrics_interval_seconds:
-            self._metrics = NodeMetrics(self._path, self._store.store_id, self._settings, self._began_s)
+            self._metrics = NodeMetrics(
+                self._path, self._store.store_id, self._settings, self._began_s, self.remote
+            )
 
     async def remove(self, number: int) -> None:
         """See HeldStore.remove."""
@@ -131,9 +134,13 @@ class StoreActor(HeldStore):
         """
         await self.probe()
         usage = await asyncio.to_thread(shutil.disk_usage, self._path)
+        remote = await self.remote() or {}
         return {
             "freeBytes": usage.free,
             "totalBytes": usage.total,
+            "remoteProblem": problem_of(remote),
+            "remoteRemark": remark_of(remote),
+            "remoteLagSeconds": remote.get("lagSeconds", 0.0),
             "nowMs": SystemClock().now_ms(),
             "metricsProblem": "" if self._metrics is None else self._metrics.problem,
         }
@@ -142,7 +149,13 @@ class StoreActor(HeldStore):
         """Return the topics of this node as `node_overview`, and the state of its disk."""
         usage = await asyncio.to_thread(shutil.disk_usage, self._path)
         state = judge_disk(usage.free, usage.total, self._settings)
-        disk = {"freeBytes": usage.free, "totalBytes": usage.total, "diskState": state.level.value}
+        disk: dict[str, Any] = {
+            "freeBytes": usage.free,
+            "totalBytes": usage.total,
+            "diskState": state.level.value,
+        }
+        if (remote := await self.remote()) is not None:
+            disk["remoteLagSeconds"] = remote.get("lagSeconds")
         if self._metrics is None:
             off = not self._settings.metrics_interval_seconds
             return {**disk, "error": NO_FIGURES if off else "its store is starting"}

@@ -8,6 +8,7 @@ from typing import Any
 from pulsar_ray.admin.topic_calls import Broker, TopicCalls
 from pulsar_ray.admin.topic_growth import TopicGrowth
 from pulsar_ray.errors import NotAllowedError, WrongNode
+from pulsar_ray.journal.remote_state import problem_of, remark_of
 from pulsar_ray.model.topic_name import TopicName
 
 
@@ -47,8 +48,12 @@ class RemoteState:
     puts: int
     gets: int
     lists: int
+    errors: int
+    """Requests that failed; those are repeated."""
     problem: str
     """Why nothing goes on; "" if all is well."""
+    remark: str
+    """A cost that grows although all is shipped; "" if there is none."""
 
 
 _REMOTE_KEYS = (
@@ -63,7 +68,9 @@ _REMOTE_KEYS = (
     "puts",
     "gets",
     "lists",
+    "errors",
     "problem",
+    "remark",
 )
 
 
@@ -82,8 +89,7 @@ class Stores:
         defaults = dict.fromkeys(_REMOTE_KEYS, 0)
         states = [{**defaults, **said} for said in self._broker.ask("remote")]
         for state in states:
-            for number, why in state.get("unreadable", {}).items():
-                state["problem"] = state["problem"] or f"partition {number} is shipped no further: {why}"
+            state["problem"], state["remark"] = problem_of(state), remark_of(state)
         return states
 
     def losses(self, store_id: str) -> StoreLoss:

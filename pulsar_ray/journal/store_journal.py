@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pulsar_ray.errors import PulsarException, RemoteStoreUnavailable, StoreSealed, Timeout
+from pulsar_ray.errors import (
+    PulsarException,
+    RemoteStoreRefused,
+    RemoteStoreUnavailable,
+    StoreSealed,
+    Timeout,
+)
 from pulsar_ray.journal.bucket import open_object_store
 from pulsar_ray.journal.journal_door import JournalDoor
 from pulsar_ray.journal.life_runner import LifeRunner
@@ -25,35 +32,65 @@ from pulsar_ray.journal.store_life import Deposed, Serve, StoreLife, seal
 logger = logging.getLogger(__name__)
 
 ADOPTED_AT_ONCE = 8
+AWAY_S = 3.0
+"""Requests may fail for so long, one after the other, before anybody is told."""
 T = TypeVar("T")
 
 
 class CountingStore:
-    """Counts the requests to an object store."""
+    """Counts the requests to an object store, and keeps why they fail."""
 
     def __init__(self, inner: ObjectStore) -> None:
         self._inner = inner
-        self.puts = self.gets = self.lists = self.put_bytes = 0
+        self.puts = self.gets = self.lists = self.put_bytes = self.errors = 0
+        self.failing_since: float | None = None
+        """When requests began to fail, by the monotonic clock; None if none does now."""
+        self.failure = self.delete_failure = ""
 
     def create(self, key: str, body: bytes) -> bool:
         self.puts += 1
+        with self._watched():
+            was_made = self._inner.create(key, body)
         self.put_bytes += len(body)
-        return self._inner.create(key, body)
+        return was_made
 
     def get(self, key: str) -> bytes | None:
         self.gets += 1
-        return self._inner.get(key)
+        with self._watched():
+            return self._inner.get(key)
 
     def list(self, prefix: str) -> list[str]:
         self.lists += 1
-        return self._inner.list(prefix)
+        with self._watched():
+            return self._inner.list(prefix)
 
     def head(self, key: str) -> int | None:
         self.gets += 1
-        return self._inner.head(key)
+        with self._watched():
+            return self._inner.head(key)
 
     def delete(self, keys: tuple[str, ...]) -> None:
-        self._inner.delete(keys)
+        if not keys:
+            return
+        try:
+            self._inner.delete(keys)
+        except (RemoteStoreUnavailable, RemoteStoreRefused) as error:
+            self.errors += 1
+            self.delete_failure = error.text
+            raise
+        self.delete_failure = ""
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        try:
+            yield
+        except (RemoteStoreUnavailable, RemoteStoreRefused) as error:
+            self.errors += 1
+            self.failure = error.text
+            if self.failing_since is None:
+                self.failing_since = time.monotonic()
+            raise
+        self.failing_since = None
 
 
 def check_remote(url: str) -> str:
@@ -66,6 +103,14 @@ def check_remote(url: str) -> str:
     except RemoteStoreUnavailable as error:
         return error.text
     return ""
+
+
+def why_away(store: CountingStore) -> str:
+    """Return why no request is answered for some time, "" if they are."""
+    since = store.failing_since
+    if since is None or time.monotonic() - since < AWAY_S:
+        return ""
+    return f"has not answered for {time.monotonic() - since:.0f} s: {store.failure}"
 
 
 class StoreJournal:
@@ -225,7 +270,11 @@ class StoreJournal:
             "putBytes": store.put_bytes,
             "gets": store.gets,
             "lists": store.lists,
+            "errors": store.errors,
+            "isEnded": self._deposed is not None,
             "unreadable": dict(shipping.unreadable),
+            "away": why_away(store),
+            "undeleted": store.delete_failure,
             "problem": self._sealed() if self._deposed is not None else self._runner.problem,
         }
 

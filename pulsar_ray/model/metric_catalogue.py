@@ -174,6 +174,31 @@ DISK_TOTAL_BYTES = _gauge(
     "disk_total_bytes", ("store",), "Size of the disk that the store lies on, in bytes."
 )
 
+REMOTE_LAG_SECONDS = _gauge(
+    "remote_lag_seconds", ("store",), "Age of the oldest byte that is synced and not in the object store."
+)
+REMOTE_LAG_BOUND_SECONDS = _gauge(
+    "remote_lag_bound_seconds",
+    ("store",),
+    "The setting `remote_lag_seconds`: older than this, receipts wait.",
+)
+REMOTE_WAITING_BYTES = _gauge(
+    "remote_waiting_bytes", ("store",), "Bytes that are synced and not in the object store."
+)
+REMOTE_AWAY = _gauge(
+    "remote_away", ("store",), "1 while the object store does not answer the store, or refuses it."
+)
+REMOTE_ENDED = _gauge(
+    "remote_ended", ("store",), "1 if the store's journal was ended, so that nothing of it is served."
+)
+REMOTE_PUTS = _counter("remote_puts", ("store",), "Objects that the store asked the object store to write.")
+REMOTE_PUT_BYTES = _counter("remote_put_bytes", ("store",), "Bytes of those that were answered.")
+REMOTE_GETS = _counter("remote_gets", ("store",), "Objects that the store asked for.")
+REMOTE_LISTS = _counter("remote_lists", ("store",), "Lists of objects that the store asked for.")
+REMOTE_ERRORS = _counter(
+    "remote_errors", ("store",), "Requests to the object store that failed; they are repeated."
+)
+
 ACTOR_RESTARTS = _counter("actor_restarts", ("kind",), "Restarts of the broker's actors, by their kind.")
 RECOVERY_SECONDS = _latency(
     "recovery", ("kind",), "Time from an actor's start until it serves, by the kind of actor."
@@ -204,6 +229,8 @@ BROKER_METRICS = (
     UNACKED_MESSAGES, DELAYED_MESSAGES, ACK_HOLES, BLOCKED_HASHES, REDELIVERED_MESSAGES,
     DEAD_LETTERED_MESSAGES, CRASHED_CONSUMERS, DROPPED_MESSAGES, CONSUMERS, BLOCKED_CONSUMERS,
     RECEIVER_QUEUE_MESSAGES, FSYNC_SECONDS, COMMIT_BLOCKS, DISK_FREE_BYTES, DISK_TOTAL_BYTES,
+    REMOTE_LAG_SECONDS, REMOTE_LAG_BOUND_SECONDS, REMOTE_WAITING_BYTES, REMOTE_AWAY, REMOTE_ENDED,
+    REMOTE_PUTS, REMOTE_PUT_BYTES, REMOTE_GETS, REMOTE_LISTS, REMOTE_ERRORS,
     ACTOR_RESTARTS, RECOVERY_SECONDS, TOPICS, PARTITIONS_AWAY,
 )  # fmt: skip
 """Exported by the actors of a broker."""

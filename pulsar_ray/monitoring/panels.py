@@ -44,6 +44,16 @@ from pulsar_ray.model.metric_catalogue import (
     RECOVERY_SECONDS,
     REDELIVERED_MESSAGES,
     REFUSED_PUBLISHES,
+    REMOTE_AWAY,
+    REMOTE_ENDED,
+    REMOTE_ERRORS,
+    REMOTE_GETS,
+    REMOTE_LAG_BOUND_SECONDS,
+    REMOTE_LAG_SECONDS,
+    REMOTE_LISTS,
+    REMOTE_PUT_BYTES,
+    REMOTE_PUTS,
+    REMOTE_WAITING_BYTES,
     STORAGE_BYTES,
     TOPICS,
     UNACKED_MESSAGES,
@@ -399,6 +409,50 @@ ROWS = (
             ),
             Panel("Disk used", "Used part of the disk that a store lies on.", "percentunit", (_DISK_USED,)),
         ),
+    ),
+    Row(
+        "Object store (with `--remote`)",
+        (
+            Panel(
+                "Lag",
+                "Age of the oldest byte that is synced and not in the object store. Behind the bound "
+                "receipts wait; with `sync` they wait for every byte.",
+                "s",
+                (
+                    _now(REMOTE_LAG_SECONDS, "store", how="max"),
+                    Query(_now(REMOTE_LAG_BOUND_SECONDS, how="max").expr, "bound"),
+                ),
+            ),
+            Panel(
+                "Waiting",
+                "Bytes that are synced and not in the object store.",
+                "bytes",
+                (_now(REMOTE_WAITING_BYTES, "store", how="max"),),
+            ),
+            Panel("Shipped", "Bytes each second.", "Bps", (_rate(REMOTE_PUT_BYTES, "store"),)),
+            Panel(
+                "Requests",
+                "Requests each second, of all stores. PUTs and LISTs cost most.",
+                "reqps",
+                (
+                    Query(_rate(REMOTE_PUTS).expr, "PUT"),
+                    Query(_rate(REMOTE_GETS).expr, "GET"),
+                    Query(_rate(REMOTE_LISTS).expr, "LIST"),
+                    Query(_rate(REMOTE_ERRORS).expr, "failed"),
+                ),
+            ),
+            Panel(
+                "Away and ended",
+                "Stores whose object store does not answer or refuses them, and those whose journal was "
+                "ended.",
+                "short",
+                (
+                    Query(_now(REMOTE_AWAY, "store", how="max").expr, "{{store}} away"),
+                    Query(_now(REMOTE_ENDED, "store", how="max").expr, "{{store}} ended"),
+                ),
+            ),
+        ),
+        is_folded=True,
     ),
     Row(
         "Processes",

@@ -80,6 +80,9 @@ async def _store(stores: Stores, store: dict[str, Any], settings: Settings) -> S
         is_draining=is_draining,
         clock_ahead_ms=ahead_ms,
         metrics_problem=told["metricsProblem"],
+        remote_problem=told["remoteProblem"],
+        remote_remark=told["remoteRemark"],
+        remote_lag_s=told["remoteLagSeconds"],
     )
 
 

@@ -8,14 +8,15 @@ import logging
 import math
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pulsar_ray.actors.watching.own_reports import new_life
-from pulsar_ray.broker.figures.actor_report import ActorReport, Figures
+from pulsar_ray.broker.figures.actor_report import ActorReport
 from pulsar_ray.broker.figures.node_figures import NodeFigures
 from pulsar_ray.broker.figures.overview import node_overview
+from pulsar_ray.broker.figures.remote_figures import remote_figures
 from pulsar_ray.broker.figures.report_socket import report_socket, serve_reports
 from pulsar_ray.broker.figures.resting_note import read_resting_note, read_resting_notes
 from pulsar_ray.broker.serving.logs.line_limits import event
@@ -46,8 +47,17 @@ class NodeMetrics:
     Belongs to one store and runs on its loop; samples go to Ray on a thread.
     """
 
-    def __init__(self, path: Path, store_id: str, settings: Settings, began_s: float) -> None:
+    def __init__(
+        self,
+        path: Path,
+        store_id: str,
+        settings: Settings,
+        began_s: float,
+        remote: Callable[[], Awaitable[Mapping[str, Any] | None]],
+    ) -> None:
         self._path = path
+        self._remote = remote
+        self._lag_bound_s = settings.remote_lag_seconds
         self._period_s = settings.metrics_interval_seconds
         self._figures = NodeFigures(store_id, settings.metrics_max_topics, settings.metrics_max_subscriptions)
         self._ray = RayMetrics()
@@ -93,17 +103,17 @@ class NodeMetrics:
             event(logger, "the metrics of this node can be read again")
 
     async def _export(self, recovery_s: float) -> None:
-        gauges: dict[str, float] = {}
+        figures = remote_figures(await self._remote(), self._lag_bound_s)
         with contextlib.suppress(OSError):  # the directory is gone, which others tell of
             disk = shutil.disk_usage(self._path)
-            gauges = {DISK_FREE_BYTES.name: disk.free, DISK_TOTAL_BYTES.name: disk.total}
+            figures.gauges.update({DISK_FREE_BYTES.name: disk.free, DISK_TOTAL_BYTES.name: disk.total})
         self._figures.reported(
             ActorReport(
                 kind="store",
                 life=self._life,
                 is_restarted=was_restarted(),
                 recovery_s=recovery_s,
-                figures=Figures(gauges=gauges),
+                figures=figures,
             )
         )
         samples = self._figures.collect(SystemClock().now_ms())

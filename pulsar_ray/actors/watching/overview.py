@@ -119,7 +119,7 @@ class Overview:
 
 
 def _of_store(answer: dict[str, Any]) -> dict[str, Any]:
-    fields = ("freeBytes", "totalBytes", "diskState", "error")
+    fields = ("freeBytes", "totalBytes", "diskState", "remoteLagSeconds", "error")
     return {name: answer[name] for name in fields if name in answer}
 
 

@@ -32,6 +32,12 @@ class StoreFacts:
     """By how much its clock differs from the controller's, beyond what the call took."""
     metrics_problem: str = ""
     """Why nobody can read the metrics of its node."""
+    remote_problem: str = ""
+    """Why it does not ship all that it should into the object store."""
+    remote_remark: str = ""
+    """A cost that grows there although all is shipped."""
+    remote_lag_s: float = 0.0
+    """How old the oldest byte is that is not shipped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +150,13 @@ def _of_store(store: StoreFacts) -> Iterator[Finding]:
         reason = f"nobody can read its metrics: {store.metrics_problem}"
         remedy = "look into `dashboard_agent.log` in the logs of Ray's session there"
         yield Finding(WARNING, "node", store.store_id, store.host, reason, remedy)
+    if store.remote_problem:
+        lag = f"; the oldest of it is {store.remote_lag_s:,.0f} s old" if store.remote_lag_s else ""
+        reason = f"what is stored is not shipped to the object store: {store.remote_problem}{lag}"
+        remedy = "`pulsar-ray remote status` shows what waits; nothing is lost as long as its disk is there"
+        yield Finding(WARNING, "store", store.store_id, store.host, reason, remedy)
+    if store.remote_remark:
+        yield Finding(WARNING, "store", store.store_id, store.host, store.remote_remark)
     if store.is_draining:
         reason = "Ray drains its node: nothing that sleeps there can start"
         yield Finding(WARNING, "node", store.store_id, store.host, reason, "start that node again")

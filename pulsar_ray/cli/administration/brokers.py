@@ -146,7 +146,7 @@ def remote_status(target: Target, as_json: bool) -> None:
             table.add_row(*names, *sizes, str(each.puts))
         out().print(table)
     for each in found:
-        if each.problem:
-            say(f"{each.host}: {each.problem}")
+        for text in filter(None, (each.problem, each.remark)):
+            say(f"{each.host}: {text}")
     if any(each.problem or not each.is_ready for each in found):
         raise click.exceptions.Exit(1)

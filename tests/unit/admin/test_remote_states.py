@@ -30,6 +30,13 @@ def test_a_partition_that_is_shipped_no_further_is_a_problem_of_its_store() -> N
     assert remote_of(problem="away", unreadable={"7": "gone"}).problem == "away"
 
 
+def test_a_bucket_that_is_away_is_a_problem_and_one_that_keeps_all_is_a_remark() -> None:
+    away = remote_of(away="has not answered for 9 s: s3 says nothing")
+    assert away.problem == "file:///x has not answered for 9 s: s3 says nothing"
+    grows = remote_of(undeleted="journal/a/1: denied")
+    assert (grows.problem, "journal/a/1: denied" in grows.remark) == ("", True)
+
+
 def test_a_store_that_does_not_ship_yet_has_no_figures() -> None:
     state = remote_of(isReady=False, problem="refused")
     assert (state.is_ready, state.waiting_bytes, state.puts) == (False, 0, 0)

@@ -13,10 +13,11 @@ import pytest
 
 from pulsar_ray.broker.serving.shipping_link import ASYNC, SYNC, ShippingLink
 from pulsar_ray.config import OFF
-from pulsar_ray.errors import StoreSealed
+from pulsar_ray.errors import RemoteStoreRefused, RemoteStoreUnavailable, StoreSealed
+from pulsar_ray.journal import store_journal
 from pulsar_ray.journal.shipped_disk import ShippedDisk
 from pulsar_ray.journal.store_files import listed_files, read_term, remove_partition
-from pulsar_ray.journal.store_journal import StoreJournal
+from pulsar_ray.journal.store_journal import CountingStore, StoreJournal
 from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk
 from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory
 from pulsar_ray.managed_ledger.cursor.cursor_store import CursorStore
@@ -351,3 +352,39 @@ async def test_a_directory_that_lacks_what_was_shipped_is_not_served(
         await asyncio.to_thread(started, first, url)
     await asyncio.to_thread(taken_over, second, url)
     assert stored(second) == [0]
+
+
+class Unwilling:
+    """An object store that does not answer, or refuses to delete."""
+
+    is_away = True
+
+    def create(self, key: str, body: bytes) -> bool:
+        if self.is_away:
+            raise RemoteStoreUnavailable(f"{key}: connection refused")
+        return True
+
+    def delete(self, keys: tuple[str, ...]) -> None:
+        raise RemoteStoreRefused(f"{keys[0]}: access denied")
+
+
+def test_a_store_that_stands_still_says_why_until_it_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = Unwilling()
+    store = CountingStore(inner)  # type: ignore[arg-type]
+    monkeypatch.setattr(store_journal, "AWAY_S", 0.0)
+    for _ in range(2):
+        with pytest.raises(RemoteStoreUnavailable):
+            store.create("journal/a/1/0", b"12")
+    assert "journal/a/1/0: connection refused" in store_journal.why_away(store)
+    inner.is_away = False
+    store.create("journal/a/1/0", b"12")
+    assert store_journal.why_away(store) == ""
+    assert (store.puts, store.put_bytes, store.errors) == (3, 2, 2)
+
+
+def test_a_right_to_delete_that_is_missing_is_kept_until_it_is_given() -> None:
+    store = CountingStore(Unwilling())  # type: ignore[arg-type]
+    store.delete(())
+    with pytest.raises(RemoteStoreRefused):
+        store.delete(("index/a/0",))
+    assert store.delete_failure == "index/a/0: access denied"

@@ -28,6 +28,8 @@ LEAST_FLEXIBLE = 10
 MAX_HASHES = 6
 HEAD_LINES = 4
 """Lines above the rows: broker, totals, place, titles."""
+REMOTE_LAG_S = 5.0
+"""From here on what is not in the object store is shown in yellow."""
 KEYS = {
     View.TOPICS: "q quit  enter open  s/S sort  r reverse  / filter  p pause  ? help",
     View.SUBSCRIPTIONS: "q quit  enter open  esc back  s/S sort  r reverse  p pause  ? help",
@@ -139,6 +141,11 @@ def _totals(answer: Mapping[str, Any], width: int) -> list[Text]:
         style = {"ok": "", "warning": "yellow"}.get(store.get("diskState", "ok"), "bold red")
         word = " LOW" if store.get("diskState") == "low" else ""
         line.append(f"disk {used:.0f}%{word} ({size(store['freeBytes'])} free)", style=style)
+        if "remoteLagSeconds" in store:
+            lag_s = store["remoteLagSeconds"]
+            is_behind = lag_s is None or lag_s >= REMOTE_LAG_S
+            text = "does not ship" if lag_s is None else f"remote lag {lag_s:.1f} s"
+            line.append(f"  {text}", style="yellow" if is_behind else "")
     return [line]
 
 

@@ -110,6 +110,17 @@ def test_metrics_that_nobody_can_read_are_a_warning() -> None:
     assert "dashboard_agent.log" in text
 
 
+def test_a_store_that_does_not_ship_is_a_warning() -> None:
+    facts = StoreFacts(
+        "s1", "head", "/data", remote_problem="s3://b/p is away", remote_remark="it grows", remote_lag_s=40.2
+    )
+    report = judge(HealthFacts([facts]))
+    assert report.is_healthy
+    shipping, deleting = (finding.reason for finding in report.warnings)
+    assert "not shipped to the object store: s3://b/p is away; the oldest of it is 40 s old" in shipping
+    assert deleting == "it grows"
+
+
 def test_a_clock_of_another_time_is_a_warning() -> None:
     ahead, behind, well = (StoreFacts(f"s{n}", "w", "/d", clock_ahead_ms=n) for n in (3000, -60_000, 2000))
     assert [each.reason for each in judge(HealthFacts([ahead, behind, well])).findings] == [

@@ -165,14 +165,18 @@ def test_disks_partitions_and_restarts_that_matter_stand_above() -> None:
     stores = [
         {"host": "a", "path": "/a", "freeBytes": 10**9, "totalBytes": 10**11, "diskState": "low"},
         {"host": "b", "path": "/b", "error": "away, last seen on b, with 3 partitions"},
+        {"host": "c", "path": "/c", "freeBytes": 1, "totalBytes": 1, "remoteLagSeconds": 0.25},
+        {"host": "d", "path": "/d", "freeBytes": 1, "totalBytes": 1, "remoteLagSeconds": None},
     ]
     found = answer()
     found["overview"] = overview(stores=stores, partitionsAway=3, restarts=2, topicsNotShown=9800)
-    shown = lines(TopState(), found, width=160)
+    shown = lines(TopState(), found, width=240)
     assert "3 partitions away" in shown[0]
     assert "2 restarts" in shown[0]
     assert "disk 99% LOW (1.0GB free)" in shown[1]
     assert "b: away, last seen on b" in shown[1]
+    assert "remote lag 0.2 s" in shown[1]
+    assert "does not ship" in shown[1]
     assert "9,800 more" in shown[2]
 
 
