@@ -13,6 +13,7 @@ from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.gateway.calls import Calls
 from pulsar_ray.gateway.doors import Doors, GuardedRoutes
+from pulsar_ray.gateway.page.page_routes import PageRoutes
 from pulsar_ray.gateway.permission_routes import PermissionRoutes
 from pulsar_ray.gateway.policy_routes import PolicyRoutes
 from pulsar_ray.gateway.produce import ProduceRoutes
@@ -75,8 +76,10 @@ class Gateway:
             await self._client.close()
 
     def _application(self) -> web.Application:
+        page = PageRoutes(self._calls, self._client, self._doors)
         application = web.Application(
-            middlewares=[typed_errors, own_pages_only, self._doors.middleware()], client_max_size=BODY_BYTES
+            middlewares=[page.visitors.as_pages(), typed_errors, own_pages_only, self._doors.middleware()],
+            client_max_size=BODY_BYTES,
         )
         routes = GuardedRoutes(application.router, self._doors.rights)
         for each in (
@@ -89,6 +92,7 @@ class Gateway:
             BrokerRoutes(self._calls, lambda: self.url),
             ProduceRoutes(self._calls, self._client),
             self._sockets,
+            page,
         ):
             each.add_to(routes)
         return application

@@ -61,6 +61,13 @@ class Calls:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
+async def partitions_of(call: Calls, topic: str) -> list[str]:
+    """Return the names of a topic's partitions; none of a topic without, and of a partition."""
+    name = TopicName.parse(topic)
+    count = 0 if name.is_partition else await call(call.admin.topics.get_partitions, topic)
+    return [name.partition(index).full for index in range(count)]
+
+
 def topic_of(request: web.Request) -> str:
     """Return the full name of the topic in a path."""
     of = request.match_info

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -25,6 +27,12 @@ if TYPE_CHECKING:
 
 WEB_SOCKETS = "/ws/v2/"
 ADMINISTRATION = "/admin/v2/"
+UI = "/ui"
+"""Below it, and at /, is what browsers are shown."""
+OPEN = (f"{UI}/login", f"{UI}/static/")
+"""Paths for those who have not said who they are yet."""
+COOKIE = "pulsar_ray"
+"""Holds what a browser would show in `Authorization`; only pages heed it."""
 LEFT = 499
 """Stands in the audit log for a caller who went before the answer."""
 GRANTS_LAST_S = 1.0
@@ -70,6 +78,8 @@ class Doors:
 
         @web.middleware
         async def ask(request: web.Request, handler: Handler) -> web.StreamResponse:
+            if request.path.startswith(OPEN):
+                return await handler(request)
             try:
                 caller = self._authentication.who(_shown(request), self._now_s())
             except AuthenticationError as error:
@@ -95,10 +105,21 @@ class Doors:
                 status = getattr(error, "status", 0) or status_of(error)
                 raise
             finally:
-                if request.path.startswith(ADMINISTRATION) or status in (401, 403):
+                is_change = request.path.startswith(ADMINISTRATION) or (
+                    request.method == "POST" and is_page(request)
+                )
+                if is_change or status in (401, 403):
                     _note(request, caller, status)
 
         return ask
+
+    def why_unknown(self, shown: Credentials) -> str:
+        """Return why nobody has these credentials; empty if somebody has."""
+        try:
+            self._authentication.who(shown, self._now_s())
+        except AuthenticationError as error:
+            return text_of(error)
+        return ""
 
     async def check(self, right: Right, resource: Resource) -> None:
         """Raise AuthorizationError unless the caller has this right."""
@@ -124,11 +145,32 @@ class Doors:
         return grants
 
 
+def caller_role() -> str:
+    """Return the role of whoever is being answered."""
+    return _caller.get().role
+
+
+def is_page(request: web.Request) -> bool:
+    """Return whether a request is a browser's, for a page or a part of one."""
+    return request.path == "/" or request.path.startswith(f"{UI}/")
+
+
 def _shown(request: web.Request) -> Credentials:
     # Browsers cannot give a WebSocket headers; elsewhere a token in an address would stand in logs.
     token = request.query.get("token", "") if request.path.startswith(WEB_SOCKETS) else ""
     peer = request.transport.get_extra_info("peercert") if request.transport is not None else None
-    return Credentials(request.headers.get("Authorization", ""), token, common_name(peer))
+    authorization = request.headers.get("Authorization", "")
+    if not authorization and is_page(request):
+        # Elsewhere a cookie would let pages of other sites act for whoever has it.
+        authorization = _kept_in(request.cookies.get(COOKIE, ""))
+    return Credentials(authorization, token, common_name(peer))
+
+
+def _kept_in(cookie: str) -> str:
+    try:
+        return base64.b64decode(cookie, validate=True).decode()
+    except (binascii.Error, ValueError):
+        return ""
 
 
 def _resource(request: web.Request) -> Resource:

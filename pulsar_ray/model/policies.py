@@ -14,7 +14,7 @@ from typing import Any
 
 from pulsar_ray.config import Settings, setting_field
 from pulsar_ray.errors import InvalidConfiguration
-from pulsar_ray.setting_fields import SettingValue, checked
+from pulsar_ray.setting_fields import SettingValue, checked, parsed
 
 NAMESPACE = "namespace"
 TOPIC = "topic"
@@ -254,6 +254,27 @@ def checked_value(name: str, level: str, arguments: Mapping[str, Any]) -> Policy
         )
         for argument, value in arguments.items()
     }
+
+
+def given_values(name: str, level: str, texts: Sequence[str]) -> PolicyValue:
+    """Return the values of a policy that people wrote as `value`, or as several `name=value`.
+
+    Raises InvalidConfiguration.
+    """
+    settings = find_policy(name, level).settings
+    arguments: PolicyValue = {}
+    for text in texts:
+        argument, is_named, value = text.partition("=")
+        if not is_named:
+            if len(settings) > 1 or len(texts) > 1:
+                raise InvalidConfiguration(
+                    f"{text!r}: give the values of {name} by name, as {next(iter(settings))}=..."
+                )
+            argument, value = name, text
+        if argument not in settings:
+            raise InvalidConfiguration(f"the policy {name} has no {argument!r}: it has {', '.join(settings)}")
+        arguments[argument] = parsed(setting_field(settings[argument]), value, f" (from {argument})")
+    return arguments
 
 
 def overridden_settings(*levels: Overrides) -> dict[str, SettingValue]:

@@ -8,15 +8,19 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import pickle
+import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pulsar_ray.actors.actor_system import ActorKind
 from pulsar_ray.actors.held_store import OPEN_WAIT_S, HeldStore, StoreNode
-from pulsar_ray.clock import Clock
+from pulsar_ray.broker.figures.node_figures import NodeFigures
+from pulsar_ray.broker.figures.overview import node_overview
+from pulsar_ray.broker.figures.resting_note import read_resting_notes
+from pulsar_ray.clock import Clock, SystemClock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import BrokerPersistenceError, Moved, NotConnected, PulsarException, Timeout
 from pulsar_ray.lane.waiting import within
@@ -39,17 +43,21 @@ _START_IT_NOT = ("idle", "retire", "health", "shutdown", "apply_policies")
 Ray would start it by itself.
 """
 _ANSWER_S = 5.0
+_MOST_LABELS = 10_000
 
 
 class StubStore(HeldStore):
-    """A store without metrics, which ends with the cluster."""
+    """A store that ends with the cluster; it asks actors for what they would report to it."""
 
     is_dead = False
 
-    def __init__(self, data_dir: str, wait_ended: Callable[[str], None]) -> None:
+    def __init__(
+        self, data_dir: str, wait_ended: Callable[[str], None], lives: Callable[[], dict[str, StubActor]]
+    ) -> None:
         node = StoreNode(NODE_ID, HOST, 1 << 40, "a stub cluster", "stub")
         super().__init__(Path(data_dir), node)
         self._wait_ended = wait_ended
+        self._lives = lives
         with suppress(PulsarException):
             self._open(create=False, wait_s=OPEN_WAIT_S)
 
@@ -57,6 +65,24 @@ class StubStore(HeldStore):
         """See HeldStore.remove; the process that used the directory is gone before."""
         await asyncio.to_thread(self._wait_ended, str(self._ledgers / str(number)))
         await super().remove(number)
+
+    async def health(self) -> dict[str, Any]:
+        """See the StoreActor's."""
+        usage = await asyncio.to_thread(shutil.disk_usage, self._path)
+        now_ms = SystemClock().now_ms()
+        return {"freeBytes": usage.free, "totalBytes": usage.total, "nowMs": now_ms, "metricsProblem": ""}
+
+    async def overview(self, text: str, sort: str, limit: int, names: Sequence[str] | None) -> dict[str, Any]:
+        """See the StoreActor's."""
+        figures = NodeFigures(NODE_ID, _MOST_LABELS, _MOST_LABELS)
+        for number, partition in await asyncio.to_thread(lambda: list(read_resting_notes(self._ledgers))):
+            figures.rests(number, partition)
+        for life, actor in enumerate(self._lives().values()):
+            with suppress(PulsarException, asyncio.CancelledError):
+                if actor.server is not None:
+                    report = await asyncio.wrap_future(actor.submit(actor.server.report))
+                    figures.reported(dataclasses.replace(report, life=life))
+        return node_overview(figures, text, sort, limit, names, SystemClock().now_ms())
 
     def kill(self) -> None:
         """Do nothing: it would be there again at once."""
@@ -270,7 +296,7 @@ class StubActors:
     def _born(self, handle: StubHandle, former: Any) -> Any:
         """Begin a life; `former` was the last one of this actor."""
         if handle.kind is ActorKind.STORE:
-            return StubStore(handle.arguments[0], self.wait_ended)
+            return StubStore(handle.arguments[0], self.wait_ended, self.lives)
         if handle.kind is ActorKind.TRACKER:
             return StubTracker(self._clock)
         if handle.kind is ActorKind.COMPACTOR:

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pulsar_ray.cli.messages.message_json import message_json
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.producer.producer import Producer
+from pulsar_ray.client.received.message_json import message_json
 from pulsar_ray.data.writing.publishing import Part, Sending, publish_part
 from tests.conformance.broker import WAIT_MS, Broker
 

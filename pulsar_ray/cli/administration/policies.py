@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import click
 from rich.table import Table
@@ -13,10 +13,7 @@ from pulsar_ray.broker.serving.logs.log_lines import one_line
 from pulsar_ray.cli.console import cell, out, say, write_line
 from pulsar_ray.cli.groups import BrokerCommands
 from pulsar_ray.cli.target import Target, pass_target
-from pulsar_ray.config import setting_field
-from pulsar_ray.errors import InvalidConfiguration
-from pulsar_ray.model.policies import POLICIES, AppliedPolicy, find_policy
-from pulsar_ray.setting_fields import parsed
+from pulsar_ray.model.policies import POLICIES, AppliedPolicy, given_values
 
 if TYPE_CHECKING:
     from pulsar_ray.admin.admin import Admin
@@ -67,7 +64,7 @@ def policies_group(level: str, policies_of: Callable[[Admin], Policies]) -> clic
           ... set SUBJECT retention retention_time_in_minutes=1440 retention_size_in_mb=-1
           ... set SUBJECT max_consumers 10
         """
-        arguments = _parse(name, level, values)
+        arguments = given_values(name, level, values)
         with target.asked() as admin:
             policies_of(admin).set(subject, name, **arguments)
         write_line(f"set {name} of {subject}")
@@ -96,23 +93,6 @@ def _help(level: str) -> str:
     return (
         f"Show, set and remove what overrides the broker's settings for a {level}.\n\n\b\nPolicies:\n{names}"
     )
-
-
-def _parse(name: str, level: str, values: Sequence[str]) -> dict[str, Any]:
-    settings = find_policy(name, level).settings
-    arguments: dict[str, Any] = {}
-    for text in values:
-        argument, is_named, value = text.partition("=")
-        if not is_named:
-            if len(settings) > 1 or len(values) > 1:
-                raise InvalidConfiguration(
-                    f"{text!r}: give the values of {name} by name, as {next(iter(settings))}=..."
-                )
-            argument, value = name, text
-        if argument not in settings:
-            raise InvalidConfiguration(f"the policy {name} has no {argument!r}: it has {', '.join(settings)}")
-        arguments[argument] = parsed(setting_field(settings[argument]), value, f" (from {argument})")
-    return arguments
 
 
 def _show(subject: str, found: dict[str, AppliedPolicy], *, as_json: bool) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 import click
 
 from pulsar_ray.cli.console import write_line, write_out
-from pulsar_ray.cli.messages.message_json import message_json
 from pulsar_ray.cli.parameters import FiniteRange, duration
 from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.cli.watching.progress import Unit, progress
+from pulsar_ray.client.received.message_json import message_json
 from pulsar_ray.model.message_id import MessageId
 
 _subscription = click.option("-s", "--subscription", required=True, help="The subscription's name.")

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import click
 
 from pulsar_ray.cli.console import Interrupt, interrupted, say, write_messages
-from pulsar_ray.cli.messages.message_json import message_json, value_line
 from pulsar_ray.cli.messages.whole_files import write_whole
 from pulsar_ray.cli.target import WAITING, Target, pass_target
 from pulsar_ray.cli.watching.progress import Unit, progress
+from pulsar_ray.client.received.message_json import message_json, value_line
 from pulsar_ray.model.enums import ConsumerType, InitialPosition
 
 if TYPE_CHECKING:

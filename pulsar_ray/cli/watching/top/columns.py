@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any
 
 from pulsar_ray.broker.serving.logs.log_lines import one_line
+from pulsar_ray.model.short_numbers import age, count, size
 
 Row = Mapping[str, Any]
 """A topic, a subscription or a consumer, with field names of the overview or stats."""
@@ -39,42 +40,6 @@ class Column:
     text: Callable[[Row], str]
     least_width: int = 0
     is_number: bool = True
-
-
-def count(number: float | None) -> str:
-    """A number in at most seven characters."""
-    if number is None:
-        return "-"
-    if abs(number) < 10 and number != int(number):
-        return f"{number:.1f}"
-    if abs(number) < 100_000:
-        return f"{number:.0f}"
-    for unit in "kMG":
-        number /= 1000
-        if abs(number) < 1000:
-            return f"{number:.1f}{unit}"
-    return f"{number / 1000:.0f}T"
-
-
-def size(number: float | None) -> str:
-    """Bytes in at most six characters."""
-    if number is None:
-        return "-"
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(number) < 1000:
-            return f"{number:.0f}{unit}" if unit == "B" or number >= 10 else f"{number:.1f}{unit}"
-        number /= 1000
-    return f"{number:.0f}TB"
-
-
-def age(seconds: float | None) -> str:
-    """A time span in at most four characters."""
-    if seconds is None or seconds < 0:
-        return "-"
-    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= length:
-            return f"{min(seconds // length, 999):.0f}{unit}"
-    return f"{seconds:.0f}s"
 
 
 def _number(name: str, title: str, field: str, width: int = 7, least_width: int = 0) -> Column:

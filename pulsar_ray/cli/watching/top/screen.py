@@ -10,18 +10,9 @@ from rich.cells import set_cell_size
 from rich.text import Text
 
 from pulsar_ray.broker.serving.logs.log_lines import one_line
-from pulsar_ray.cli.watching.top.columns import (
-    Column,
-    Row,
-    View,
-    age,
-    count,
-    name_of,
-    shown_columns,
-    size,
-    sorted_rows,
-)
+from pulsar_ray.cli.watching.top.columns import Column, Row, View, name_of, shown_columns, sorted_rows
 from pulsar_ray.cli.watching.top.state import TopState
+from pulsar_ray.model.short_numbers import age, count, size
 
 LEAST_FLEXIBLE = 10
 """Characters that a column of names gets at least."""

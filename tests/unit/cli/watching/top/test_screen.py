@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from pulsar_ray.cli.watching.top.columns import COLUMNS, View, age, count, size
+from pulsar_ray.cli.watching.top.columns import COLUMNS, View
 from pulsar_ray.cli.watching.top.keys import Key
 from pulsar_ray.cli.watching.top.screen import Figures, draw, row_names, table_rows
 from pulsar_ray.cli.watching.top.state import TopState
+from pulsar_ray.model.short_numbers import age, count, size
 from tests.unit.cli.watching.top.answers import answer, overview, topic_row
 
 ORDERS = topic_row(

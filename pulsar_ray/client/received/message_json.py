@@ -1,4 +1,4 @@
-"""A message as a line of JSON."""
+"""Writes a message as JSON, or its value as text."""
 
 from __future__ import annotations
 
@@ -21,6 +21,11 @@ UNREAD = (SchemaSerializationException, OperationNotSupported)
 
 def message_json(message: Message) -> bytes:
     """All fields of a message, and a newline."""
+    return json_line(message_fields(message)).encode() + b"\n"
+
+
+def message_fields(message: Message) -> dict[str, Any]:
+    """Return all fields of a message, as JSON has them."""
     fields: dict[str, Any] = {
         "topic": message.topic_name(),
         "message_id": str(message.message_id()),
@@ -35,7 +40,7 @@ def message_json(message: Message) -> bytes:
     }
     if (version := version_number(message.block.schema_version)) is not None:
         fields["schema_version"] = version
-    return json_line(fields).encode() + b"\n"
+    return fields
 
 
 def value_line(message: Message) -> bytes:

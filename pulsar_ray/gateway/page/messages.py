@@ -1,0 +1,153 @@
+"""Shows stored messages, by place or time, whatever subscriptions have read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any
+
+from aiohttp import web
+
+from pulsar_ray.asyncio.client import Client
+from pulsar_ray.client.received.message import Message
+from pulsar_ray.client.received.message_json import message_fields
+from pulsar_ray.errors import OperationNotSupported, PulsarException, Timeout
+from pulsar_ray.gateway.calls import Calls, partitions_of, topic_of
+from pulsar_ray.gateway.replies import Refusal, number_of, text_of
+from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.schema.auto import AutoSchema
+
+MOST = 100
+READ_MS = 2_000
+SHOWN_BYTES = 16 << 10
+HEX_BYTES = 256
+
+
+class MessagePages:
+    """Reads through a reader that leaves nothing behind."""
+
+    def __init__(self, calls: Calls, client: Client, show: Callable[..., web.Response]) -> None:
+        self._call = calls
+        self._client = client
+        self._show = show
+
+    async def show(self, request: web.Request) -> web.Response:
+        """Show messages from a place or a time on, or the last ones."""
+        topic = topic_of(request)
+        names = await partitions_of(self._call, topic)
+        at, time_text, id_text = (request.query.get(name, "").strip() for name in ("at", "time", "id"))
+        at = at or "latest"
+        count = min(max(number_of("count", request.query.get("count", "20")), 1), MOST)
+        partition = number_of("partition", request.query.get("partition", "0"))
+        if partition >= max(len(names), 1):
+            raise Refusal(404, f"{topic} has no partition {partition}: it has {len(names)}")
+        name = names[partition] if names else topic
+        found: list[dict[str, Any]] = []
+        problem = ""
+        try:
+            if not TopicName.parse(name).is_persistent:
+                raise OperationNotSupported("a non-persistent topic stores no messages")
+            found = await self._read(name, at, time_text, id_text, count)
+        except (PulsarException, Refusal, ValueError) as error:
+            problem = error.reason if isinstance(error, Refusal) else text_of(error)
+        return self._show(
+            "messages.html",
+            topic=topic,
+            partitions=len(names),
+            partition=partition,
+            messages=found,
+            problem=problem,
+            count=count,
+            at=at,
+            time=time_text,
+            id=id_text,
+        )
+
+    async def _read(
+        self, name: str, at: str, time_text: str, id_text: str, count: int
+    ) -> list[dict[str, Any]]:
+        start, time_ms = MessageId.earliest, 0
+        if at == "time":
+            time_ms = milliseconds(time_text)
+        elif at == "id":
+            start = _id_of(id_text, TopicName.parse(name).partition_index)
+        elif at == "latest":
+            last = await self._call(self._call.admin.topics.get_last_message_id, name)
+            if last.entry_id() < 0:
+                return []
+            blocks = -(-count // max(last.batch_size(), 1))
+            start = MessageId(last.partition(), last.ledger_id(), max(last.entry_id() - blocks, 0))
+        elif at != "earliest":
+            raise Refusal(400, f"at={at[:100]}: give earliest, latest, time or id")
+        reader = await self._client.create_reader(
+            name,
+            start,
+            schema=AutoSchema(),
+            receiver_queue_size=count,
+            start_message_id_inclusive=True,
+        )
+        kept: deque[Message] = deque(maxlen=count)
+        try:
+            if time_ms:
+                await reader.seek(time_ms)
+            while (at == "latest" or len(kept) < count) and await reader.has_message_available():
+                try:
+                    kept.append(await reader.read_next(READ_MS))
+                except Timeout:
+                    break
+        finally:
+            await reader.close()
+        # A value may need a version of the schema that has to be asked for.
+        return await asyncio.to_thread(lambda: [_described(message) for message in kept])
+
+
+def _described(message: Message) -> dict[str, Any]:
+    data = message.data()
+    fields = message_fields(message) if len(data) <= SHOWN_BYTES else None
+    value: Any = None
+    if fields is None:
+        value = data[:SHOWN_BYTES].decode(errors="replace")
+    else:
+        value = fields.get("value", fields.get("value_base64"))
+    return {
+        "id": str(message.message_id()),
+        "place": f"{message.message_id().ledger_id()}:{message.message_id().entry_id()}",
+        "key": message.partition_key(),
+        "properties": message.properties(),
+        "publish_time": message.publish_timestamp(),
+        "event_time": message.event_timestamp(),
+        "producer": message.producer_name(),
+        "bytes": len(data),
+        "is_cut": fields is None,
+        "is_tombstone": message.has_null_value(),
+        "value": value,
+        "version": None if fields is None else fields.get("schema_version"),
+        "error": "" if fields is None else fields.get("schema_error", ""),
+        "hex": _hex(data[:HEX_BYTES]),
+    }
+
+
+def _hex(data: bytes) -> str:
+    lines = []
+    for start in range(0, len(data), 16):
+        part = data[start : start + 16]
+        text = "".join(chr(each) if 32 <= each < 127 else "." for each in part)
+        lines.append(f"{start:06x}  {part.hex(' '):<47}  {text}")
+    return "\n".join(lines)
+
+
+def milliseconds(text: str) -> int:
+    """Return a time that a form gives: UTC, unless it says otherwise."""
+    try:
+        time = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        raise Refusal(400, f"{text[:100]!r} is no time: give it as 2026-01-31T12:00:00") from None
+    return int((time if time.tzinfo else time.replace(tzinfo=timezone.utc)).timestamp() * 1000)
+
+
+def _id_of(text: str, partition: int) -> MessageId:
+    ledger, _, entry = text.partition(":")
+    return MessageId(partition, number_of("ledger", ledger), number_of("entry", entry))

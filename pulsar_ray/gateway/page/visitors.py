@@ -1,0 +1,111 @@
+"""Lets people with a browser in, and tells their own forms from those of other sites."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import secrets
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+from aiohttp import web
+
+from pulsar_ray.gateway.doors import COOKIE, UI, Doors, caller_role, is_page
+from pulsar_ray.gateway.page.rendering import Rendering
+from pulsar_ray.gateway.replies import Handler, Refusal
+from pulsar_ray.security.authentication import Credentials
+
+if TYPE_CHECKING:
+    from aiohttp.typedefs import Middleware
+
+FORM_BYTES = 64 << 10
+
+
+class Visitors:
+    """Knows who is behind a browser by a cookie that only pages heed, never REST or WebSockets."""
+
+    def __init__(self, doors: Doors, rendering: Rendering) -> None:
+        self._doors = doors
+        self._rendering = rendering
+        self._secret = secrets.token_bytes(32)
+
+    @property
+    def mark(self) -> str:
+        """Return what a form of this page has, for this role, and no other site can know."""
+        return hmac.new(self._secret, caller_role().encode(), hashlib.sha256).hexdigest()
+
+    def check_mark(self, mark: str) -> None:
+        """Raise Refusal unless a form is of this page, for this role, since the gateway started."""
+        if not hmac.compare_digest(mark.encode(), self.mark.encode()):
+            raise Refusal(403, "this form is older than the gateway, or of another page: load it again")
+
+    async def form(self, request: web.Request) -> web.Response:
+        """Ask for a token, or a name and a password."""
+        return self._rendering.page("login.html", problem="", back=_back(request.query.get("back", "/")))
+
+    async def enter(self, request: web.Request) -> web.StreamResponse:
+        """Keep the credentials of a form in a cookie, if they are right."""
+        given = await fields_of(request)
+        token, user, password = (given.get(name, "").strip() for name in ("token", "user", "password"))
+        shown = f"Bearer {token}" if token else f"Basic {_encoded(f'{user}:{password}')}"
+        back = _back(given.get("back", "/"))
+        problem = self._doors.why_unknown(Credentials(shown))
+        if problem:
+            return self._rendering.page("login.html", 401, problem=problem, back=back)
+        response = _see(back)
+        is_secure = request.transport is not None and request.transport.get_extra_info("sslcontext")
+        response.set_cookie(COOKIE, _encoded(shown), httponly=True, samesite="Strict", secure=bool(is_secure))
+        return response
+
+    async def leave(self, request: web.Request) -> web.StreamResponse:
+        """Forget the cookie."""
+        self.check_mark((await fields_of(request)).get("mark", ""))
+        response = _see(f"{UI}/login")
+        response.del_cookie(COOKIE)
+        return response
+
+    def as_pages(self) -> Middleware:
+        """Return the step that shows refusals as pages, and asks strangers who they are."""
+
+        @web.middleware
+        async def show(request: web.Request, handler: Handler) -> web.StreamResponse:
+            response = await handler(request)
+            if response.status < 400 or not is_page(request) or response.content_type == "text/html":
+                return response
+            if response.status == 401 and request.method == "GET" and "HX-Request" not in request.headers:
+                return _see(f"{UI}/login?{urlencode({'back': request.path}, safe='/')}")
+            reason = response.text if isinstance(response, web.Response) else ""
+            return self._rendering.page("error.html", response.status, reason=_reason(reason or ""))
+
+        return show
+
+
+async def fields_of(request: web.Request) -> dict[str, str]:
+    """Return the fields of a form. Raises Refusal for what is none."""
+    if request.content_type != "application/x-www-form-urlencoded":
+        raise Refusal(415, f"the body is {request.content_type}: forms are sent by the page")
+    if (request.content_length or 0) > FORM_BYTES:
+        raise Refusal(413, f"the form is larger than {FORM_BYTES} bytes")
+    return {name: value for name, value in (await request.post()).items() if isinstance(value, str)}
+
+
+def _see(path: str) -> web.Response:
+    return web.Response(status=303, headers={"Location": path})
+
+
+def _encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def _back(path: str) -> str:
+    """Return a path of this server: no other site is to be behind a link to the login."""
+    return path if path.startswith("/") and not path.startswith(("//", "/\\")) else "/"
+
+
+def _reason(body: str) -> str:
+    try:
+        return str(json.loads(body)["reason"])
+    except (ValueError, KeyError, TypeError):
+        return body
