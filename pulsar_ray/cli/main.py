@@ -70,6 +70,7 @@ _COMMANDS = {
         "watching.metrics",
         "Install the dashboard and the alerts, and show where metrics are.",
     ),
+    "ui": ("watching.ui", "Open the page of topics, messages and nodes in a browser."),
     "top": ("watching.top.command", "Watch topics, subscriptions and consumers in the terminal."),
     "spark": ("spark", "Open a Python shell on Spark, or run a program there."),
     "demo": ("demo", "Send real text through everything, to Spark, and check every line."),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pulsar_ray.admin.admin import Admin
     from pulsar_ray.admin.topics import Topics
     from pulsar_ray.client.client import Client
+    from pulsar_ray.launch.ray_session import RaySession
 
 T = TypeVar("T")
 
@@ -43,6 +45,15 @@ class Target:
         from pulsar_ray.admin.admin import Admin  # noqa: PLC0415
 
         return Admin(self.service_url, data_dir=self.data_dir)
+
+    def session(self) -> RaySession:
+        """Join the Ray of the broker, which starts nothing. Raises ConnectError if there is none."""
+        from pulsar_ray.config import Settings  # noqa: PLC0415
+        from pulsar_ray.launch.ray_session import join_session  # noqa: PLC0415
+
+        settings = Settings.load(data_dir=self.data_dir)
+        prefers_embedded = self.data_dir is not None
+        return join_session(self.service_url, Path(settings.data_dir), prefers_embedded=prefers_embedded)
 
     @contextmanager
     def asked(self) -> Iterator[Admin]:

@@ -62,7 +62,7 @@ class Calls:
 
 
 async def partitions_of(call: Calls, topic: str) -> list[str]:
-    """Return the names of a topic's partitions; none of a topic without, and of a partition."""
+    """Return the names of a topic's partitions, none where it has none."""
     name = TopicName.parse(topic)
     count = 0 if name.is_partition else await call(call.admin.topics.get_partitions, topic)
     return [name.partition(index).full for index in range(count)]

@@ -14,7 +14,7 @@ from pulsar_ray.asyncio.client import Client
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray.gateway.application import Gateway
-from pulsar_ray.launch.start import start_beside
+from pulsar_ray.launch.start import ready_beside, start_beside
 from pulsar_ray.transport.actor_names import GATEWAY
 
 
@@ -72,6 +72,11 @@ def start_gateway(settings: Settings) -> str:
         settings = settings.replace(http_listen=_free(address[0]))
     url: str = start_beside(GatewayActor, GATEWAY, settings)
     return url
+
+
+def gateway_url() -> str:
+    """Return where HTTP is served on this process's Ray; "" if it is not."""
+    return ready_beside(GATEWAY) or ""
 
 
 def _free(host: str) -> str:

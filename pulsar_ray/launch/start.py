@@ -62,6 +62,16 @@ def start_beside(cls: type[Any], name: str, *arguments: Any) -> Any:
         raise
 
 
+def ready_beside(name: str) -> Any:
+    """Return what `ready` of an actor beside the broker returns; None without one."""
+    try:
+        actor = ray.get_actor(name, namespace=NAMESPACE)
+    except ValueError:
+        return None
+    with translated(f"asking {name}"):
+        return ray.get(actor.ready.remote(), timeout=START_TIMEOUT_S)
+
+
 def stop_broker() -> bool:
     """Let every actor write pending changes, and end them; False without a broker.
 

@@ -47,7 +47,7 @@ _MOST_LABELS = 10_000
 
 
 class StubStore(HeldStore):
-    """A store that ends with the cluster; it asks actors for what they would report to it."""
+    """A store that ends with the cluster, and asks actors for their figures."""
 
     is_dead = False
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from pulsar_ray.cli.console import warn, write_line
 from pulsar_ray.cli.groups import BrokerCommands
 from pulsar_ray.cli.target import Target
 from pulsar_ray.cli.watching.progress import progress
-from pulsar_ray.config import Settings
 from pulsar_ray.errors import InvalidConfiguration
-from pulsar_ray.launch.ray_session import RaySession, join_session
+from pulsar_ray.launch.ray_session import RaySession
 from pulsar_ray.monitoring.dashboard import DASHBOARD_FILE, UID
 from pulsar_ray.monitoring.installing import (
     OUTPUT_ROOT_VARIABLE,
@@ -76,7 +73,7 @@ def install(target: Target, dry_run: bool, output_root: str | None, grafana_url:
       pulsar-ray metrics install --dry-run
     """
     with progress("looking for Ray"):
-        monitoring = ray_monitoring(_session(target).directory, output_root)
+        monitoring = ray_monitoring(target.session().directory, output_root)
     changes = planned_changes(monitoring)
     if not dry_run:
         apply(changes)
@@ -87,13 +84,6 @@ def install(target: Target, dry_run: bool, output_root: str | None, grafana_url:
         grafana = None if grafana_url == DISABLED else grafana_state(grafana_url.rstrip("/"))
     _say_prometheus(prometheus, monitoring, dry_run)
     _say_grafana(grafana, monitoring, dry_run)
-
-
-def _session(target: Target) -> RaySession:
-    settings = Settings.load(data_dir=target.data_dir)
-    return join_session(
-        target.service_url, Path(settings.data_dir), prefers_embedded=target.data_dir is not None
-    )
 
 
 def _done(change: FileChange, dry_run: bool) -> str:
@@ -147,7 +137,7 @@ def show(target: Target, output_root: str | None, grafana_url: str) -> None:
     Asks each endpoint how many series of the broker it has now. The exit code is 1 if one does not answer.
     """
     with progress("asking the nodes, Prometheus and Grafana"):
-        session = _session(target)
+        session = target.session()
         states = {state.url: state for state in endpoints([url for _, url in session.endpoints if url])}
         services = _services(session, output_root, grafana_url)
     _show("session", session.directory)

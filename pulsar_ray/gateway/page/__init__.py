@@ -1,1 +1,1 @@
-"""The page for people with a browser: topics, messages, nodes, and what may be done with them."""
+"""Shows topics, messages and nodes in a browser, and changes them on confirmation."""

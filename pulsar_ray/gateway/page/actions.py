@@ -1,4 +1,4 @@
-"""What may be done with a topic or a subscription, each behind a form that names what will be lost."""
+"""Changes topics and subscriptions, behind forms that name what will be lost."""
 
 from __future__ import annotations
 
@@ -33,12 +33,15 @@ class Field:
 
 @dataclass(frozen=True)
 class Action:
-    """A change; `lost` says what goes with it, of what stats say just now."""
+    """Describes one change that a form asks about.
+
+    `lost` says by the stats what goes with it.
+    """
 
     title: str
     lost: Callable[[Stats], str]
     do: Callable[[Topics, str, str, Fields], Any]
-    """Called with the topic, the subscription or "", and the form; what it returns is shown."""
+    """Takes the topic, the subscription or "", and the form; returns what is shown."""
     fields: tuple[Field, ...] = ()
     is_loss: bool = True
 

@@ -111,7 +111,7 @@ class PageRoutes:
         }
 
     async def _unused(self, text: str, rows: Iterable[dict[str, Any]]) -> str:
-        """Return the topic of this very name, if it exists and no actor has ever told anything of it."""
+        """Return the topic of this name if it exists, and has no figures yet."""
         try:
             name = TopicName.parse(text).full if text else ""
             if not name or any(row["name"] == name for row in rows):
@@ -183,7 +183,7 @@ class PageRoutes:
         return await self._figures(topic) or _row_of(*await self._stats(topic))
 
     async def _figures(self, topic: str) -> dict[str, Any] | None:
-        """Return what the actors of a topic told last, which wakes nobody; None before they told anything."""
+        """Return what the actors of a topic told last, if they did; wakes nobody."""
         if TopicName.parse(topic).is_partition:
             return None
         overview = await self._call(self._admin.overview, topics=[topic])

@@ -1,4 +1,4 @@
-"""Lets people with a browser in, and tells their own forms from those of other sites."""
+"""Lets people with a browser in, and refuses forms of other sites."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FORM_BYTES = 64 << 10
 
 
 class Visitors:
-    """Knows who is behind a browser by a cookie that only pages heed, never REST or WebSockets."""
+    """Knows visitors by a cookie, which REST and WebSockets never heed."""
 
     def __init__(self, doors: Doors, rendering: Rendering) -> None:
         self._doors = doors
@@ -33,11 +33,11 @@ class Visitors:
 
     @property
     def mark(self) -> str:
-        """Return what a form of this page has, for this role, and no other site can know."""
+        """Return the secret that forms of this page have, for this role."""
         return hmac.new(self._secret, caller_role().encode(), hashlib.sha256).hexdigest()
 
     def check_mark(self, mark: str) -> None:
-        """Raise Refusal unless a form is of this page, for this role, since the gateway started."""
+        """Raise Refusal unless a form is of this page, role and life of the gateway."""
         if not hmac.compare_digest(mark.encode(), self.mark.encode()):
             raise Refusal(403, "this form is older than the gateway, or of another page: load it again")
 
@@ -100,7 +100,10 @@ def _encoded(text: str) -> str:
 
 
 def _back(path: str) -> str:
-    """Return a path of this server: no other site is to be behind a link to the login."""
+    """Return a path of this server.
+
+    A link to the login must not lead to another site.
+    """
     return path if path.startswith("/") and not path.startswith(("//", "/\\")) else "/"
 
 

@@ -30,7 +30,7 @@ if (plotted) {
   const axis = { stroke: ink, grid: { stroke: "#8884", width: 1 }, ticks: { stroke: "#8884", width: 1 } };
   const draw = (name, series, data) =>
     new uPlot(
-      { width: 460, height: 180, axes: [axis, { ...axis, size: 60 }], scales: { y: { range: (_, least, most) => [0, most > 0 ? most * 1.1 : 1] } }, series: [{}, ...series], legend: { show: true } },
+      { width: Math.min(460, plotted.clientWidth), height: 180, axes: [axis, { ...axis, size: 60 }], scales: { y: { range: (_, least, most) => [0, most > 0 ? most * 1.1 : 1] } }, series: [{}, ...series], legend: { show: true } },
       data,
       plotted.querySelector(`[data-plot=${name}]`)
     );

@@ -26,7 +26,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RaySession:
     session = RaySession(
         tmp_path, [("one", "http://one:1/metrics"), ("two", ""), ("one", "http://one:2/metrics")]
     )
-    monkeypatch.setattr(metrics, "join_session", lambda *_, **__: session)
+    monkeypatch.setattr("pulsar_ray.launch.ray_session.join_session", lambda *_, **__: session)
     monkeypatch.setattr(metrics, "endpoints", lambda urls: [Endpoint(url, series=12) for url in urls])
     prometheus(monkeypatch, PrometheusState(P, "refused"))
     grafana(monkeypatch, "refused")
@@ -138,7 +138,9 @@ def test_show_fails_if_an_endpoint_is_silent(
 
 
 def test_show_works_on_other_nodes(run: Run, session: RaySession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "join_session", lambda *_, **__: RaySession(Path("/nowhere/s"), []))
+    monkeypatch.setattr(
+        "pulsar_ray.launch.ray_session.join_session", lambda *_, **__: RaySession(Path("/nowhere/s"), [])
+    )
     done = run(Target(), "metrics", "show")
     assert done.exit_code == 0
     assert done.stdout.count("on the head node, if Ray's dashboard runs there") == 2
