@@ -15,7 +15,9 @@ from typing import Any
 
 from pulsar_ray.broker.partition.sleeping_partition import describe_sleeping
 from pulsar_ray.broker.serving.logs.line_limits import event
+from pulsar_ray.clock import SystemClock
 from pulsar_ray.errors import PulsarException, ServiceUnitNotReady, WrongNode
+from pulsar_ray.journal.remote_state import problem_of, remark_of
 from pulsar_ray.journal.store_files import remove_partition
 from pulsar_ray.journal.store_journal import StoreJournal
 from pulsar_ray.ledger.disk import SystemDisk
@@ -129,6 +131,24 @@ class HeldStore:
     async def remote(self) -> dict[str, Any] | None:
         """Return the state of the journal, see StoreJournal.status; None without an object store."""
         return None if self._journal is None else self._journal.status()
+
+    async def health(self) -> dict[str, Any]:
+        """Return the room on the disk, the time, and how shipping goes.
+
+        Raises the reason if something is wrong with the directory by now.
+        """
+        await self.probe()
+        usage = await asyncio.to_thread(shutil.disk_usage, self._path)
+        remote = await self.remote() or {}
+        return {
+            "freeBytes": usage.free,
+            "totalBytes": usage.total,
+            "remoteProblem": problem_of(remote),
+            "remoteRemark": remark_of(remote),
+            "remoteLagSeconds": remote.get("lagSeconds", 0.0),
+            "nowMs": SystemClock().now_ms(),
+            "metricsProblem": "",
+        }
 
     async def owned_by(self, store_id: str) -> list[str]:
         """See StoreJournal.owned_by. Raises ServiceUnitNotReady without a journal that runs."""

@@ -28,7 +28,6 @@ from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import OFF, Settings
 from pulsar_ray.errors import Moved, PulsarException, UntrustedPath
-from pulsar_ray.journal.remote_state import problem_of, remark_of
 from pulsar_ray.journal.store_journal import StoreJournal
 from pulsar_ray.lane.waiting import within
 from pulsar_ray.transport.actor_names import CONTROLLER
@@ -128,20 +127,9 @@ class StoreActor(HeldStore):
     # --- looking after it -------------------------------------------------------------------------
 
     async def health(self) -> dict[str, Any]:
-        """Room on the disk, the time, and what is wrong with the metrics.
-
-        Raises the reason if something is wrong with the directory by now.
-        """
-        await self.probe()
-        usage = await asyncio.to_thread(shutil.disk_usage, self._path)
-        remote = await self.remote() or {}
+        """See HeldStore.health; with what is wrong with the metrics."""
         return {
-            "freeBytes": usage.free,
-            "totalBytes": usage.total,
-            "remoteProblem": problem_of(remote),
-            "remoteRemark": remark_of(remote),
-            "remoteLagSeconds": remote.get("lagSeconds", 0.0),
-            "nowMs": SystemClock().now_ms(),
+            **await super().health(),
             "metricsProblem": "" if self._metrics is None else self._metrics.problem,
         }
 

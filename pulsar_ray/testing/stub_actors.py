@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import pickle
-import shutil
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -65,12 +64,6 @@ class StubStore(HeldStore):
         """See HeldStore.remove; the process that used the directory is gone before."""
         await asyncio.to_thread(self._wait_ended, str(self._ledgers / str(number)))
         await super().remove(number)
-
-    async def health(self) -> dict[str, Any]:
-        """See the StoreActor's."""
-        usage = await asyncio.to_thread(shutil.disk_usage, self._path)
-        now_ms = SystemClock().now_ms()
-        return {"freeBytes": usage.free, "totalBytes": usage.total, "nowMs": now_ms, "metricsProblem": ""}
 
     async def overview(self, text: str, sort: str, limit: int, names: Sequence[str] | None) -> dict[str, Any]:
         """See the StoreActor's."""
