@@ -61,7 +61,10 @@ _COMMANDS = {
     "brokers": ("administration.brokers", "List the nodes that store, and check that they work."),
     "nodes": ("administration.brokers", "List every node that was ever in, with its store and disk."),
     "stores": ("administration.brokers", "Give stores up whose disks are lost."),
-    "remote": ("administration.brokers", "Say how far the stores are shipped into an object store."),
+    "remote": (
+        "administration.remote",
+        "Say what stores have shipped into an object store, check it, and tell its cost.",
+    ),
     "health": ("watching.health", "Say what does not work, and why, for people and probes."),
     "doctor": ("watching.doctor", "Look what is wrong with this machine, and what to do about it."),
     "stats": ("administration.stats", "Show counters of a topic, or of the broker."),

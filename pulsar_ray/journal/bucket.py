@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from pulsar_ray.errors import RemoteStoreNotInstalled, RemoteStoreRefused, RemoteStoreUnavailable
 from pulsar_ray.journal.file_store import FileStore
-from pulsar_ray.journal.object_store import ObjectStore
+from pulsar_ray.journal.object_store import Listed
 
 REQUEST_TIMEOUT = "30s"
 ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
 """An endpoint of `http://` in one of these is meant."""
 
 
-def open_object_store(url: str, **options: Any) -> ObjectStore:
+def open_object_store(url: str, **options: Any) -> Bucket | FileStore:
     """Return the store at an address; `options` are obstore's, and else come from the environment."""
     parts = urlsplit(url)
     if parts.scheme == "file":
@@ -87,6 +88,15 @@ class Bucket:
             return sorted(item["path"] for batch in listed for item in batch)
         except (FileNotFoundError, self._errors.BaseError) as error:
             raise self._typed(prefix, error) from error
+
+    def measured(self) -> Iterator[Listed]:
+        """Yield all objects below the prefix, with their sizes; raises as `list`."""
+        try:
+            for batch in self._obstore.list(self._store):
+                for item in batch:
+                    yield Listed(item["path"], int(item["size"]), item["last_modified"].timestamp())
+        except (FileNotFoundError, self._errors.BaseError) as error:
+            raise self._typed("the list of all objects", error) from error
 
     def delete(self, keys: tuple[str, ...]) -> None:
         """Delete the objects that are there."""

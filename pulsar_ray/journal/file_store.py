@@ -4,11 +4,14 @@ Writes are create-only by hard links; files and folders are synced."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 from pulsar_ray.errors import RemoteStoreRefused, RemoteStoreUnavailable
+from pulsar_ray.journal.object_store import Listed
 
 _UNFINISHED = ".unfinished"
 
@@ -77,6 +80,15 @@ class FileStore:
             if not isinstance(error, FileNotFoundError):
                 raise RemoteStoreUnavailable(f"{prefix}: {error.strerror}") from error
         return sorted(found)
+
+    def measured(self) -> Iterator[Listed]:
+        """Yield all files below the root, with their sizes."""
+        for folder, _, names in os.walk(self._root):
+            for name in names:
+                path = Path(folder) / name
+                with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                    found = path.stat()
+                    yield Listed(path.relative_to(self._root).as_posix(), found.st_size, found.st_mtime)
 
     def delete(self, keys: tuple[str, ...]) -> None:
         """Delete the files that are there; folders stay, since others may be writing into them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pulsar_ray.errors import RemoteStoreRefused, RemoteStoreUnavailable
 from pulsar_ray.journal.requests import CREATED, EXISTS, UNKNOWN, Create, Delete, Get, ListKeys
@@ -29,6 +29,14 @@ class ObjectStore(Protocol):
 
     def delete(self, keys: tuple[str, ...]) -> None:
         """Delete the objects that are there."""
+
+
+class Listed(NamedTuple):
+    """One object, as a list of all of them tells it."""
+
+    key: str
+    size: int
+    modified_s: float
 
 
 def carry_out(store: ObjectStore, request: Create | Get | ListKeys | Delete) -> object:

@@ -118,35 +118,3 @@ def forget(target: Target, store: str, accept_loss: bool) -> None:
             click.confirm(f"{lost} lost for good. Go on?", abort=True, err=True)
         admin.stores.forget(loss.store_id, accept_loss=True)
     say(f"store {loss.store_id} is forgotten; its partitions are served by other nodes")
-
-
-@click.group(cls=BrokerCommands)
-def remote() -> None:
-    """Say how far the stores are shipped into an object store."""
-
-
-@remote.of(name="status")
-@click.option("--json", "as_json", is_flag=True, help="A list of stores.")
-def remote_status(target: Target, as_json: bool) -> None:
-    """Show how much of each store waits to be shipped, for how long, and why.
-
-    Counts are since the store's process started. The exit code is 1 if a store does not ship.
-    """
-    with target.asked() as admin:
-        found = admin.stores.remote()
-    if as_json:
-        click.echo(json.dumps([dataclasses.asdict(each) for each in found], indent=2))
-    elif not found:
-        say("nothing is shipped: start with --remote URL")
-    else:
-        table = Table("host", "store", "to", "partitions", "waiting", "lag", "shipped", "PUTs")
-        for each in found:
-            sizes = (size(each.waiting_bytes), f"{each.lag_seconds:.1f} s", size(each.shipped_bytes))
-            names = (cell(each.host), each.store_id[:8], cell(each.url), str(each.partitions))
-            table.add_row(*names, *sizes, str(each.puts))
-        out().print(table)
-    for each in found:
-        for text in filter(None, (each.problem, each.remark)):
-            say(f"{each.host}: {text}")
-    if any(each.problem or not each.is_ready for each in found):
-        raise click.exceptions.Exit(1)

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import boto3
 from moto.server import ThreadedMotoServer
 
-from pulsar_ray.journal.bucket import open_object_store
-from pulsar_ray.journal.object_store import ObjectStore
+from pulsar_ray.journal.bucket import Bucket, open_object_store
+from pulsar_ray.journal.file_store import FileStore
 
 KEYS = {"access_key_id": "a", "secret_access_key": "b", "region": "us-east-1"}
 
@@ -33,6 +33,6 @@ def s3_server() -> Iterator[str]:
     moto.stop()
 
 
-def bucket(server: str, url: str = "s3://bucket/some/prefix") -> ObjectStore:
+def bucket(server: str, url: str = "s3://bucket/some/prefix") -> Bucket | FileStore:
     """Open a prefix in a bucket of the server."""
     return open_object_store(url, endpoint=server, client_options={"allow_http": True}, **KEYS)

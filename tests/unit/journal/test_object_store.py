@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from pulsar_ray.errors import RemoteStoreNotInstalled, RemoteStoreRefused, RemoteStoreUnavailable
-from pulsar_ray.journal.bucket import open_object_store
+from pulsar_ray.journal.bucket import Bucket, open_object_store
+from pulsar_ray.journal.file_store import FileStore
 from pulsar_ray.journal.object_store import ObjectStore, carry_out, prove
 from pulsar_ray.journal.requests import CREATED, EXISTS, UNKNOWN, Create, Delete, Get, ListKeys
 from tests.unit.journal.s3_server import bucket, s3_server
@@ -24,7 +25,7 @@ def server() -> Iterator[str]:
 
 
 @pytest.fixture(params=["file", "s3"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Bucket | FileStore:
     if request.param == "file":
         return open_object_store(f"file://{tmp_path}/shared")
     return bucket(request.getfixturevalue("server"), f"s3://bucket/{tmp_path.name}")
@@ -59,6 +60,13 @@ def test_names_are_listed_in_order_and_below_their_folder_only(store: ObjectStor
         store.create(key, b"")
     assert store.list("journal/a/") == ["journal/a/1", "journal/a/2"]
     assert store.list("index/a/") == []
+
+
+def test_all_objects_are_listed_with_their_sizes(store: Bucket | FileStore) -> None:
+    store.create("journal/a/1", b"123")
+    store.create("index/a/0", b"1")
+    assert sorted((key, size) for key, size, _ in store.measured()) == [("index/a/0", 1), ("journal/a/1", 3)]
+    assert all(listed.modified_s > 0 for listed in store.measured())
 
 
 def test_what_is_deleted_is_absent_and_may_be_deleted_again(store: ObjectStore) -> None:

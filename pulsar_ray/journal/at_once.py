@@ -1,0 +1,75 @@
+"""Reads an object store one request after the other, without a life of a store."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from pulsar_ray.errors import RemoteStoreUnavailable
+from pulsar_ray.journal.object_store import ObjectStore
+from pulsar_ray.journal.requests import Get, ListKeys, Task, Wait
+
+TRIES = 5
+PAUSE_S = 1.0
+T = TypeVar("T")
+
+
+class Reader:
+    """Reads objects, and counts them; a request that is not answered is repeated some times.
+
+    Methods may be called from several threads. They raise RemoteStoreUnavailable after the last try, and
+    RemoteStoreRefused at once.
+    """
+
+    def __init__(self, store: ObjectStore, progress: Callable[[int], None] = lambda _: None) -> None:
+        self._store = store
+        self._progress = progress
+        self._lock = threading.Lock()
+        self.objects = self.bytes = 0
+
+    def get(self, key: str) -> bytes | None:
+        """Return an object's bytes, None if there is none."""
+        stored = _patiently(lambda: self._store.get(key))
+        if stored is not None:
+            with self._lock:
+                self.objects += 1
+                self.bytes += len(stored)
+                self._progress(len(stored))
+        return stored
+
+    def list(self, prefix: str) -> list[str]:
+        """Return the sorted names that begin with a prefix."""
+        return _patiently(lambda: self._store.list(prefix))
+
+    def run(self, task: Task[T]) -> T:
+        """Carry out a task that only reads, and return its result.
+
+        Raises also what the task raises.
+        """
+        answer: Any = None
+        while True:
+            try:
+                request = task.send(answer)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            answer = None
+            if isinstance(request, Get):
+                answer = self.get(request.key)
+            elif isinstance(request, ListKeys):
+                answer = self.list(request.prefix)
+            elif isinstance(request, Wait):
+                time.sleep(request.seconds)
+            else:
+                raise TypeError(f"a task that writes: {request!r}")
+
+
+def _patiently(call: Callable[[], T]) -> T:
+    for number in range(1, TRIES):
+        try:
+            return call()
+        except RemoteStoreUnavailable:
+            time.sleep(number * PAUSE_S)
+    return call()
