@@ -44,6 +44,7 @@ _COMMANDS = {
     "repair": ("maintenance", "Mend a damaged data directory of a stopped broker."),
     "backup": ("maintenance", "Copy a data directory, while the broker runs or not."),
     "adopt": ("maintenance", "Let a backup be served from now on."),
+    "salvage": ("salvage", "Find what an ended store never shipped, and publish it again."),
     "produce": ("messages.produce", "Send lines to a topic."),
     "consume": ("messages.consume", "Show the messages of a subscription."),
     "perf": ("messages.perf", "Measure rates and latencies."),

@@ -197,6 +197,15 @@ def original_columns(block: ReceivedBlock, rows: Rows) -> LetterColumns:
     return _columns(block, rows, properties)
 
 
+def marked_columns(block: ReceivedBlock, rows: Rows, name: str) -> LetterColumns:
+    """Copy rows of a block as they are, each with its id in a property."""
+    properties: list[dict[str, str] | None] = [
+        {**of_row, name: origin_id(block, row)}
+        for row, of_row in zip(rows, _properties(block, rows), strict=True)
+    ]
+    return _columns(block, rows, properties)
+
+
 def _beside_system(properties: dict[str, str]) -> dict[str, str]:
     """A message's own properties, with names that leave the system its own."""
     return {USER_PREFIX + name if _is_like_system(name) else name: properties[name] for name in properties}
