@@ -36,6 +36,7 @@ from pulsar_ray.transport.this_ray import node_address, node_id, node_memory_byt
 logger = logging.getLogger(__name__)
 
 WATCH_INTERVAL_S = 5.0
+JOIN_POLL_S = 0.05
 CONTROLLER_DEADLINE_S = 5.0
 PROBE_DEADLINE_S = 2.0
 REPORT_DEADLINE_S = 3.0
@@ -89,8 +90,11 @@ class StoreActor(HeldStore):
         assert self._store is not None
         url, store_id = self._settings.remote_url, self._store.store_id
         while self._journal is None:
+            if not (cluster_id := self._store.identity.cluster_id):  # it is about to be taken in
+                await asyncio.sleep(JOIN_POLL_S)
+                continue
             try:
-                self._journal = await asyncio.to_thread(StoreJournal, self._path, store_id, url)
+                self._journal = await asyncio.to_thread(StoreJournal, self._path, store_id, url, cluster_id)
             except (PulsarException, OSError) as error:
                 if str(error) != self._journal_problem:
                     self._journal_problem = str(error)

@@ -23,8 +23,10 @@ MAX_OBJECT_BYTES = 64 * 1024 * 1024
 _HEAD = struct.Struct("<4sBB")
 _SUM = struct.Struct("<Q")
 DATA, NEXT, SEALED = "data", "next", "sealed"
+CLUSTER = "cluster"
+"""The object that says whose the prefix is."""
 ENTRIES, SNAPSHOTS, FOLDS = "catalog/", "snapshots/", "folds/"
-_KINDS = {"journal": 1, "index": 2, "catalog": 3, "snapshot": 4, "piece": 5, "fold": 6}
+_KINDS = {"journal": 1, "index": 2, "catalog": 3, "snapshot": 4, "piece": 5, "fold": 6, "cluster": 7}
 
 
 class Place(NamedTuple):
@@ -245,3 +247,16 @@ def unpack_piece(key: str, stored: bytes) -> bytes:
         return bytes(_unpack("piece", key, stored))
     except (ValueError, TypeError) as error:
         raise JournalDamaged(f"{key} cannot be read: {error}") from error
+
+
+def pack_cluster(cluster_id: str) -> bytes:
+    """Return the object that says whose a prefix is, always the same one."""
+    return _pack("cluster", cluster_id)
+
+
+def unpack_cluster(stored: bytes) -> str:
+    """Read whose a prefix is, or raise `JournalDamaged`."""
+    try:
+        return str(_unpack("cluster", CLUSTER, stored))
+    except (ValueError, TypeError) as error:
+        raise JournalDamaged(f"{CLUSTER} cannot be read: {error}") from error

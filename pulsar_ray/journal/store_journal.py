@@ -23,7 +23,7 @@ from pulsar_ray.journal.bucket import open_object_store
 from pulsar_ray.journal.journal_door import JournalDoor
 from pulsar_ray.journal.life_runner import LifeRunner
 from pulsar_ray.journal.object_store import ObjectStore, prove
-from pulsar_ray.journal.objects import Place
+from pulsar_ray.journal.objects import CLUSTER, Place, pack_cluster, unpack_cluster
 from pulsar_ray.journal.reading import stores_in_bucket, walk
 from pulsar_ray.journal.requests import Task
 from pulsar_ray.journal.store_files import StoreFiles, raise_life
@@ -113,20 +113,40 @@ def why_away(store: CountingStore) -> str:
     return f"has not answered for {time.monotonic() - since:.0f} s: {store.failure}"
 
 
+def claim_prefix(store: ObjectStore, url: str, cluster_id: str) -> None:
+    """Make a prefix that of a cluster, once for ever.
+
+    Partitions are told apart by their numbers, of which each cluster has a first: another one would be taken
+    for a copy that is behind the time. Raises RemoteStoreRefused if it is another cluster's.
+    """
+    if store.create(CLUSTER, pack_cluster(cluster_id)):
+        return
+    stored = store.get(CLUSTER)
+    owner = cluster_id if stored is None else unpack_cluster(stored)
+    if owner != cluster_id:
+        raise RemoteStoreRefused(
+            f"{url} is that of cluster {owner}, and this store is of cluster {cluster_id}: give this cluster "
+            "a prefix of its own (or bring the other one back onto an empty directory with --from)"
+        )
+
+
 class StoreJournal:
     """Ships all that is told of one store.
 
-    Methods may be called from any thread but its own.
+    Methods may be called from any thread but its own. Without `cluster_id` it is not looked whose the prefix
+    is, which is for a directory that has nothing yet.
 
     Raises RemoteStoreRefused if the object store does not keep what the journal rests on, or refuses us, and
     RemoteStoreUnavailable if it does not answer.
     """
 
-    def __init__(self, data_dir: Path, store_id: str, url: str) -> None:
+    def __init__(self, data_dir: Path, store_id: str, url: str, cluster_id: str = "") -> None:
         self.url = url
         self._data_dir = data_dir
         self._store = CountingStore(open_object_store(url))
         prove(self._store, secrets.token_hex(8))
+        if cluster_id:
+            claim_prefix(self._store, url, cluster_id)
         self._files = StoreFiles(data_dir / "p")
         life = raise_life(data_dir, url)
         self._life = StoreLife(store_id, life, self._files, lambda: secrets.token_bytes(16))

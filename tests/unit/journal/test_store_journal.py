@@ -388,3 +388,20 @@ def test_a_right_to_delete_that_is_missing_is_kept_until_it_is_given() -> None:
     with pytest.raises(RemoteStoreRefused):
         store.delete(("index/a/0",))
     assert store.delete_failure == "index/a/0: access denied"
+
+
+@runs
+async def test_another_cluster_on_the_prefix_is_refused_and_keeps_what_it_has(
+    homes: tuple[Path, Path], url: str
+) -> None:
+    first, second = homes
+    journal = await asyncio.to_thread(StoreJournal, first, "store-a", url, "one")
+    await asyncio.to_thread(journal.stop)
+    partition = Partition(second)
+    append(partition.log, 0)
+    partition.die()
+    with pytest.raises(RemoteStoreRefused, match=f"{url} is that of cluster one"):
+        await asyncio.to_thread(StoreJournal, second, "store-b", url, "other")
+    assert stored(second) == [0]
+    again = await asyncio.to_thread(StoreJournal, first, "store-a", url, "one")
+    await asyncio.to_thread(again.stop)
