@@ -17,6 +17,7 @@ from pulsar_ray.model.enums import SchemaType
 from pulsar_ray.model.topic_schema import TopicSchema
 from pulsar_ray.schema.arrow_schema import row_values, rows_reading
 from pulsar_ray.schema.key_value import SeparatedReading, decode_pair
+from pulsar_ray.schema.nested_avro import reader_of
 from pulsar_ray.schema.schema_avro import HAS_AVRO, parsed_writer
 from pulsar_ray.schema.schema_protobuf import HAS_PROTOBUF
 
@@ -65,13 +66,12 @@ def _pair(writer: TopicSchema) -> Callable[[bytes], Any]:
 def _avro(writer: TopicSchema) -> Callable[[bytes], Any]:
     if not HAS_AVRO:
         raise OperationNotSupported("values in Avro need fastavro: pip install 'pulsar-ray[schema]'")
-    from fastavro import schemaless_reader  # noqa: PLC0415 - only those who use Avro have it
-
     written = parsed_writer(writer)
+    reader = reader_of(written)
 
     def decode(data: bytes) -> Any:
         stream = io.BytesIO(data)
-        value = schemaless_reader(stream, written, None)
+        value = reader(stream, written, None)
         if stream.tell() != len(data):
             raise ValueError(f"{len(data) - stream.tell()} bytes follow the value")
         return value

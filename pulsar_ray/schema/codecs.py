@@ -40,6 +40,11 @@ class RecordCodec:
         return self._record_cls._of(plain, "", reading)
 
 
+def too_deep(name: str) -> ValueError:
+    """Return the error for a value that Python cannot walk through."""
+    return ValueError(f"A value of {name} holds itself, or is nested too deep: send it in parts")
+
+
 def codec_of(record_cls: Any) -> Codec:
     """Raises TypeError for what is no class of such values."""
     if isinstance(record_cls, type) and issubclass(record_cls, Record):

@@ -12,7 +12,7 @@ from pulsar_ray.client.options.schema import BytesSchema, Schema, SchemaInfo, St
 from pulsar_ray.model.enums import SchemaType
 from pulsar_ray.model.topic_schema import JAVA_PROPERTIES, TopicSchema
 from pulsar_ray.schema.class_fields import ClassCodec
-from pulsar_ray.schema.codecs import codec_of
+from pulsar_ray.schema.codecs import codec_of, too_deep
 from pulsar_ray.schema.forms import (
     JAVA_JSON,
     PYTHON_JSON,
@@ -66,12 +66,18 @@ class JsonSchema(Schema):
 
     def encode(self, obj: Any) -> bytes:
         self._validate_object_type(obj)
-        if self._quick is not None:
-            with contextlib.suppress(NotPlain):
-                return self._quick.text(obj).encode()
-        plain = self._codec.write(obj, self._writing)
+        plain: Any = None
+        try:
+            if self._quick is not None:
+                with contextlib.suppress(NotPlain):
+                    return self._quick.text(obj).encode()
+            plain = self._codec.write(obj, self._writing)
+        except RecursionError:
+            raise too_deep(self._record_cls.__name__) from None
         try:
             return json.dumps(plain, indent=1, allow_nan=False).encode()
+        except RecursionError:
+            raise too_deep(self._record_cls.__name__) from None
         except ValueError:
             raise ValueError(
                 f"JSON has no number for {_not_finite(plain, '')} of {self._record_cls.__name__}: "

@@ -12,11 +12,14 @@ from pulsar_ray.client.options.schema import Schema
 from pulsar_ray.errors import OperationNotSupported
 from pulsar_ray.model.enums import SchemaType
 from pulsar_ray.model.topic_schema import TopicSchema
-from pulsar_ray.schema.codecs import codec_of
+from pulsar_ray.schema.codecs import codec_of, too_deep
 from pulsar_ray.schema.definition import Record
 from pulsar_ray.schema.forms import AVRO, WRITES_AVRO
+from pulsar_ray.schema.nested_avro import reader_of, writer_of
 
 __all__ = ["HAS_AVRO", "AvroSchema", "Record", "Schema"]
+
+_LONGEST_TEXT, _END_OF_TEXT = 300, 100
 
 HAS_AVRO = importlib.util.find_spec("fastavro") is not None
 
@@ -40,19 +43,27 @@ class AvroSchema(Schema):
         self._definition = definition
         self._parsed = _parsed(definition)
         # Found once: an import in each call costs as much as a short value.
-        from fastavro import schemaless_reader, schemaless_writer  # noqa: PLC0415 - only if it is installed
-
-        self._reader, self._writer = schemaless_reader, schemaless_writer
+        self._reader, self._writer = reader_of(self._parsed), writer_of(self._parsed)
         super().__init__(record_cls, SchemaType.AVRO, json.dumps(definition, indent=1), "AVRO")
 
     def encode(self, obj: Any) -> bytes:
-        if self._codec is not None:
-            self._validate_object_type(obj)
-            obj = self._codec.write(obj, WRITES_AVRO)
-        elif not isinstance(obj, dict):
-            raise ValueError("If using the custom schema, the record data should be dict type.")
         buffer = io.BytesIO()
-        self._writer(buffer, self._parsed, obj)
+        try:
+            if self._codec is not None:
+                self._validate_object_type(obj)
+                obj = self._codec.write(obj, WRITES_AVRO)
+            elif not isinstance(obj, dict):
+                raise ValueError("If using the custom schema, the record data should be dict type.")
+            self._writer(buffer, self._parsed, obj)
+        except RecursionError:
+            raise too_deep(self._definition["name"]) from None
+        except UnicodeEncodeError as error:
+            raise ValueError(f"The text of field '{_not_utf8(obj, '')}' is no UTF-8: {error}") from None
+        except ValueError as error:
+            if len(text := str(error)) <= _LONGEST_TEXT:
+                raise
+            # Such as one that names each type of a large union; the field stands at its end.
+            raise ValueError(f"{text[:_LONGEST_TEXT]} ... {text[-_END_OF_TEXT:]}") from None
         return buffer.getvalue()
 
     def decode(self, data: bytes) -> Any:
@@ -63,8 +74,8 @@ class AvroSchema(Schema):
         if writer is None:
             return self.decode
         self._check_type_of(writer)
-        schemaless_reader = self._reader
         written = parsed_writer(writer)
+        reader = reader_of(written)
         # The broker does not compare the name of the whole record, so neither does reading.
         # Values of the same definition take no resolution.
         is_own = written == self._parsed
@@ -73,7 +84,7 @@ class AvroSchema(Schema):
 
         def decode(data: bytes) -> Any:
             stream = io.BytesIO(data)
-            plain = schemaless_reader(stream, written, read)
+            plain = reader(stream, written, read)
             if stream.tell() != len(data):
                 raise ValueError(f"{len(data) - stream.tell()} bytes follow the value")
             return plain if codec is None else codec.read(plain, AVRO)
@@ -86,6 +97,23 @@ def parsed_writer(writer: TopicSchema) -> Any:
     from fastavro import parse_schema  # noqa: PLC0415
 
     return parse_schema(json.loads(writer.text))
+
+
+def _not_utf8(plain: Any, path: str) -> str:
+    """The first field whose text cannot be written; "" if there is none."""
+    if isinstance(plain, str):
+        try:
+            plain.encode()
+        except UnicodeEncodeError:
+            return path
+        return ""
+    if isinstance(plain, dict):
+        parts = [(value, f"{path}.{name}" if path else str(name)) for name, value in plain.items()]
+    elif isinstance(plain, list | tuple):
+        parts = [(value, f"{path}[{place}]") for place, value in enumerate(plain)]
+    else:
+        parts = []
+    return next(filter(None, (_not_utf8(*part) for part in parts)), "")
 
 
 def _also_called(definition: Any, written: Any) -> Any:
@@ -101,12 +129,31 @@ def _parsed(definition: Any) -> Any:
 
     is_record = isinstance(definition, dict) and definition.get("type") == "record"
     if not (is_record and isinstance(definition.get("fields"), list)):
+        remedy = ": json.loads makes it one" if isinstance(definition, str | bytes) else ""
         raise ValueError(
-            f"An Avro definition of values is a dict of the type record, not {definition!r:.200}"
+            f"An Avro definition of values is a dict of the type record, not {definition!r:.200}{remedy}"
         )
     try:
+        if (twice := _field_twice(definition)) is not None:
+            raise ValueError(f"a record has two fields {twice!r}: rename one")
         return parse_schema(definition)
     except (SchemaParseException, UnknownType, KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"The definition is no valid Avro: {type(error).__name__}: {error}") from error
     except RecursionError:
         raise ValueError("The definition is nested too deep") from None
+
+
+def _field_twice(definition: Any) -> str | None:
+    """The first name that two fields of a record share."""
+    if isinstance(definition, list):
+        return next((name for each in definition if (name := _field_twice(each)) is not None), None)
+    if not isinstance(definition, dict):
+        return None
+    fields = definition.get("fields")
+    seen: set[str] = set()
+    for field in fields if isinstance(fields, list) else ():
+        name = field.get("name") if isinstance(field, dict) else None
+        if isinstance(name, str) and name in seen:
+            return name
+        seen.add(str(name))
+    return _field_twice([fields, *(definition.get(part) for part in ("type", "items", "values"))])

@@ -216,17 +216,20 @@ def _number_reading(form: str, kind: pa.DataType) -> Read:
 
 def _avro_reading(writer: TopicSchema, written: Node, wanted: Node) -> Read:
     try:
-        from fastavro import parse_schema, schemaless_reader  # noqa: PLC0415 - only who reads Avro has it
+        from fastavro import parse_schema  # noqa: PLC0415 - only who reads Avro has it
+
+        from pulsar_ray.schema.nested_avro import reader_of  # noqa: PLC0415
     except ImportError:
         raise InvalidConfiguration("values in Avro need fastavro: pip install 'pulsar-ray[schema]'") from None
     resolution = resolve(written, wanted)
     schema = parse_schema(_plain_logic(json.loads(writer.text)))
+    reader = reader_of(schema)
 
     def read(payloads: pa.Array) -> pa.Array:
         rows = []
         for payload in payloads.to_pylist():
             stream = io.BytesIO(payload)
-            rows.append(schemaless_reader(stream, schema, None))
+            rows.append(reader(stream, schema, None))
             if stream.tell() != len(payload):
                 raise ValueError(f"{len(payload) - stream.tell()} bytes follow the value")
         return resolution.convert(pa.array(rows, resolution.written))

@@ -17,6 +17,7 @@ DEFINITION = {
         {"name": "b", "type": ["null", "string"], "default": None},
     ],
 }
+TWICE = [{"name": "y", "type": "int"}, {"name": "y", "type": "string"}]
 
 
 def test_dicts_by_a_definition() -> None:
@@ -61,6 +62,9 @@ def test_logical_types() -> None:
         {"type": "record", "name": "A", "fields": [{"name": "x", "type": "zork"}]},
         {"type": "record", "name": "A", "fields": [{"type": "int"}]},
         {"type": "record", "name": "A", "fields": 5},
+        {"type": "record", "name": "A", "fields": [{"name": "x", "type": "int"}] * 2},
+        {"type": "record", "name": "A", "fields": [{"name": "x", "type": [{**DEFINITION, "fields": TWICE}]}]},
+        '{"type": "record", "name": "A", "fields": []}',
     ],
 )
 def test_what_is_no_definition_is_refused_at_once(definition: Any) -> None:
@@ -72,6 +76,30 @@ def test_a_union_of_100_types() -> None:
     branches = [{"type": "fixed", "name": f"F{size}", "size": size} for size in range(1, 101)]
     schema = AvroSchema(None, {**DEFINITION, "fields": [{"name": "u", "type": branches}]})
     assert schema.decode(schema.encode({"u": b"x" * 99})) == {"u": b"x" * 99}
+
+
+def test_a_value_of_none_of_100_types_names_its_field_in_few_words() -> None:
+    branches = [{"type": "fixed", "name": f"F{size}", "size": size} for size in range(1, 101)]
+    schema = AvroSchema(None, {**DEFINITION, "fields": [{"name": "u", "type": branches}]})
+    with pytest.raises(ValueError, match=r"do not match .* on field u") as refused:
+        schema.encode({"u": "text"})
+    assert len(str(refused.value)) < 500
+
+
+def test_a_text_that_is_no_utf8_names_its_field() -> None:
+    inner = {"type": "record", "name": "I", "fields": [{"name": "t", "type": "string"}]}
+    fields = [{"name": "i", "type": {"type": "array", "items": inner}}]
+    schema = AvroSchema(None, {**DEFINITION, "fields": fields})
+    with pytest.raises(ValueError, match=r"field 'i\[1\]\.t' is no UTF-8"):
+        schema.encode({"i": [{"t": "x"}, {"t": "\ud800"}]})
+
+
+def test_a_value_that_holds_itself_is_refused() -> None:
+    fields = [{"name": "next", "type": ["null", "A"]}]
+    value: dict[str, Any] = {}
+    value["next"] = value
+    with pytest.raises(ValueError, match="more than 1000 levels, or holds itself"):
+        AvroSchema(None, {**DEFINITION, "fields": fields}).encode(value)
 
 
 def test_bytes_that_do_not_fit() -> None:
