@@ -196,6 +196,9 @@ class Settings:
         "async", "receipts wait for remote_url: never, up to a lag, or always", choices=REMOTE_DURABILITY
     )
     remote_lag_seconds: int = setting(30, "of what async receipts may confirm ahead of remote_url", minimum=1)
+    node_loss_seconds: int = setting(
+        60, "others take over what a store shipped that is away for so long; 0: never by itself", minimum=0
+    )
     schema_compatibility_strategy: str = setting(
         "FULL", "a new version of a schema must be readable so", choices=SCHEMA_COMPATIBILITY
     )

@@ -160,7 +160,7 @@ class Controller:
         logs = ChangeLogs(catalog, partitions, SystemClock().now_ms)
         ending = TopicEnding(served, logs, self._passivation.parked_clients.consumers.at)
         self._logs, self._policies, self._ending = logs, policies, ending
-        self._lost_stores = LostStores(served, self._stores, logs, partitions)
+        self._lost_stores = LostStores(served, self._stores, logs, partitions, self._settings)
         self._passivation.remove_by(partial(ending.delete_topic, force=False))
         self._administration = Administration(topics, logs, ending, self._settings, self._policy_changed)
         self._schemas = SchemaRegistry(
@@ -410,7 +410,11 @@ class Controller:
     async def nodes(self) -> list[dict[str, Any]]:
         """Describe every node that has, had or could have a store, as `Stores.nodes`."""
         await self._serving()
-        return await self._stores.nodes()
+        describe = self._lost_stores.describe
+        return [
+            {**node, "reason": "; ".join(filter(None, (node["reason"], describe(node["storeId"]))))}
+            for node in await self._stores.nodes()
+        ]
 
     async def lost_with(self, store_id: str) -> dict[str, Any]:
         """Say what is lost with a store, as `LostStores.losses`."""
@@ -639,6 +643,7 @@ class Controller:
                 await self._stores.find()
                 await self._stores.probe()
                 assert self._served is not None
+                self._lost_stores.look(time.monotonic())
                 self._served.replace_dead()
                 await self._lost_stores.give_inheritances()
                 await self._passivation.wake_due()
@@ -693,7 +698,9 @@ class Controller:
         """Describe what does not work, as a HealthReport; wakes nobody, and answers within two seconds."""
         served = await self._serving()
         unread = served.topics.catalog.change_logs.unknown if self._catching_up.done() else ()
-        facts = await gather_facts(self._stores, self._actors, self._settings, sorted(unread))
+        facts = await gather_facts(
+            self._stores, self._actors, self._settings, sorted(unread), self._lost_stores.describe
+        )
         return judge(facts).described()
 
     async def overview(self, text: str, sort: str, limit: int, names: list[str] | None) -> dict[str, Any]:

@@ -154,6 +154,10 @@ class HeldStore:
         """See StoreJournal.owned_by. Raises ServiceUnitNotReady without a journal that runs."""
         return await asyncio.to_thread(self._running_journal().owned_by, store_id)
 
+    async def owners_of(self, partitions: list[str]) -> dict[str, str]:
+        """See StoreJournal.owners_of. Raises ServiceUnitNotReady without a journal that runs."""
+        return await asyncio.to_thread(self._running_journal().owners_of, partitions)
+
     async def seal(self, store_id: str) -> list[str]:
         """See StoreJournal.seal. Raises ServiceUnitNotReady without a journal that runs."""
         return await asyncio.to_thread(self._running_journal().seal, store_id)

@@ -1,18 +1,23 @@
-"""Stores that are lost for good, and what is begun anew in their place."""
+"""Takes over what lost stores had shipped, and begins the rest anew."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from pulsar_ray.actors.actor_system import ActorHandle
 from pulsar_ray.actors.change_log_partitions import ChangeLogPartitions
 from pulsar_ray.actors.stores import Stores
 from pulsar_ray.actors.topic_actors import TopicActors
-from pulsar_ray.broker.catalog.catalog import Subscriptions
+from pulsar_ray.broker.catalog.catalog import PartitionRow, Subscriptions
 from pulsar_ray.broker.catalog.change_logs import ChangeLogs
+from pulsar_ray.broker.catalog.node_losses import NodeLosses, Room, shared_out
+from pulsar_ray.broker.health.disk_level import DiskLevel, judge_disk
 from pulsar_ray.broker.serving.logs.line_limits import event
-from pulsar_ray.errors import NotAllowedError, PulsarException
+from pulsar_ray.config import OFF, Settings
+from pulsar_ray.errors import NotAllowedError, PulsarException, ServiceUnitNotReady
 from pulsar_ray.model.topic_name import TopicName, heartbeat, is_change_log
 
 logger = logging.getLogger(__name__)
@@ -25,13 +30,21 @@ class LostStores:
     """Belongs to the controller."""
 
     def __init__(
-        self, served: TopicActors, stores: Stores, logs: ChangeLogs, partitions: ChangeLogPartitions
+        self,
+        served: TopicActors,
+        stores: Stores,
+        logs: ChangeLogs,
+        partitions: ChangeLogPartitions,
+        settings: Settings,
     ) -> None:
         self._served = served
         self._stores = stores
         self._logs = logs
         self._partitions = partitions
         self._catalog = served.topics.catalog
+        self._settings = settings
+        self._losses = NodeLosses(settings.node_loss_seconds if settings.remote_url != OFF else 0)
+        self._taking: asyncio.Task[None] | None = None
 
     def losses(self, store_id: str) -> dict[str, Any]:
         """Say what is lost with a store.
@@ -110,21 +123,129 @@ class LostStores:
         return [(each, self._stores.known[each]["handle"]) for each in ready if each in self._stores.known]
 
     async def _take_over(self, store_id: str) -> set[str]:
-        """End the store's journal, and let others have what it shipped; return the partitions' names."""
-        journals = await self._with_journals()
-        if not journals:
+        """End the store's journal, and let others have what it shipped; return the partitions' names.
+
+        Nothing is ended if it shipped nothing. It may be repeated. Raises why some of it is not taken over.
+        """
+        handles = dict(await self._with_journals())
+        handles.pop(store_id, None)
+        if not handles:
             return set()
-        owned = await journals[0][1].call("seal", store_id, within_s=ADOPT_DEADLINE_S)
-        moves: dict[int, str] = {}
-        for turn, (target, handle) in enumerate(journals):
-            share = owned[turn :: len(journals)]
-            for partition in await handle.call("adopt", share, within_s=ADOPT_DEADLINE_S):
-                moves[int(partition)] = target
-        moved = self._catalog.move_partitions(moves)
-        for row in moved:
+        one, own = next(iter(handles.values())), heartbeat(store_id).full
+        names = [name for name in self._catalog.names_in(store_id, -1) if name != own]
+        numbers = {str(row.number): row for row in map(self._catalog.partition, names) if row is not None}
+        owners = await one.call("owners_of", list(numbers), within_s=ADOPT_DEADLINE_S)
+        # Of an attempt that was broken off, some may be another's already.
+        moved = self._moved(store_id, owners)
+        shipped = [number for number in numbers if owners.get(number) == store_id]
+        if not shipped:
+            return moved
+        shares = shared_out(shipped, await self._rooms(handles))
+        if not shares:
+            raise ServiceUnitNotReady("no other store that ships has room on its disk")
+        await one.call("seal", store_id, within_s=ADOPT_DEADLINE_S)
+        for number in shipped:
+            self._served.end(numbers[number])
+        results = await asyncio.gather(
+            *(self._adopted(store_id, handles[target], share) for target, share in shares.items()),
+            return_exceptions=True,
+        )
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+            moved |= result
+        return moved
+
+    async def _adopted(self, store_id: str, handle: ActorHandle, share: list[str]) -> set[str]:
+        """Let one store adopt partitions of a sealed one, and move them in the catalog."""
+        await handle.call("adopt", share, within_s=ADOPT_DEADLINE_S)
+        return self._moved(store_id, await handle.call("owners_of", share, within_s=ADOPT_DEADLINE_S))
+
+    def _moved(self, store_id: str, owners: Mapping[str, str]) -> set[str]:
+        """Note in the catalog whose partitions of a store are by now; return their names."""
+        moves = {int(number): owner for number, owner in owners.items() if owner != store_id}
+        rows: list[PartitionRow] = self._catalog.move_partitions(moves) if moves else []
+        for row in rows:
+            # On a node that is cut off it may run yet, and gives no receipt any more.
             self._served.end(row)
-            event(logger, "was taken over from store %s, as it was shipped", store_id, topic=row.name)
-        return {row.name for row in moved}
+            target = moves[row.number]
+            event(
+                logger,
+                "was taken over from store %s by %s, as it was shipped",
+                store_id,
+                target,
+                topic=row.name,
+            )
+        return {row.name for row in rows}
+
+    async def _rooms(self, stores: Mapping[str, ActorHandle]) -> dict[str, Room]:
+        """Return what stores have already, and whether their disks have room."""
+        counts = self._catalog.partitions_per_store()
+        disks = {}
+        for store_id, handle in stores.items():
+            told = await handle.call("stats", within_s=ASK_DEADLINE_S)
+            level = judge_disk(told["freeBytes"], told["totalBytes"], self._settings).level
+            disks[store_id] = (int(told["freeBytes"]), level)
+        levels = {level for _, level in disks.values()} - {DiskLevel.LOW}
+        wanted = DiskLevel.OK if DiskLevel.OK in levels else DiskLevel.WARNING
+        return {
+            store_id: Room(counts.get(store_id, 0), free, has_room=level is wanted)
+            for store_id, (free, level) in disks.items()
+        }
+
+    # --- without anybody's word -------------------------------------------------------------------
+
+    def look(self, now: float) -> None:
+        """Take over stores that have been away for long, one at a time."""
+        membership = self._stores.membership
+        assert membership is not None
+        away = [each for each in self._stores.absent() if each != membership.catalog_store_id]
+        due = self._losses.look(now, away)
+        if due and (self._taking is None or self._taking.done()):
+            self._losses.begun(due[0])
+            self._taking = asyncio.get_running_loop().create_task(self._take_over_by_itself(due[0]))
+
+    def describe(self, store_id: str) -> str:
+        """Say what is done about a store that is away, as `NodeLosses.describe`."""
+        return self._losses.describe(store_id)
+
+    async def _take_over_by_itself(self, store_id: str) -> None:
+        try:
+            left = await self._taken_over(store_id)
+        except Exception as error:
+            reason = str(error) or type(error).__name__
+            event(logger, "store %s is not taken over: %s", store_id, reason, level=logging.WARNING)
+            if not isinstance(error, PulsarException):
+                logger.exception("taking store %s over failed", store_id)
+            self._losses.failed(store_id, reason)
+        else:
+            self._losses.done(store_id, left)
+
+    async def _taken_over(self, store_id: str) -> int:
+        """Take a store over, and return how many of its partitions were never shipped.
+
+        Those are not begun anew: their messages may come back with the disk.
+        """
+        journals = [each for each, _ in await self._with_journals() if each != store_id]
+        if not journals:
+            raise ServiceUnitNotReady("no other store ships to the object store")
+        event(
+            logger,
+            "store %s has been away for %d s: others take over what it shipped",
+            store_id,
+            self._settings.node_loss_seconds,
+            level=logging.WARNING,
+        )
+        self._stores.give_up(store_id, "it does not answer, and is taken over")
+        moved = await self._take_over(store_id)
+        for row in self._served.topics.move_unopened(store_id, self._stores.for_new_partitions):
+            self._served.end(row)
+        own = heartbeat(store_id).full
+        left = [name for name in self._catalog.names_in(store_id, -1) if name != own]
+        event(logger, "store %s is taken over: %d partitions, %d left", store_id, len(moved), len(left))
+        if not left:
+            self._catalog.forget_store(store_id, [], {})
+        return len(left)
 
     async def give_inheritances(self) -> None:
         """Give partitions that were begun anew their subscriptions; what fails is tried again later."""

@@ -24,6 +24,7 @@ RECORD_DEADLINE_S = 7.0
 DISK_DEADLINE_S = 2.0
 FIND_WAIT_S = 20.0
 RETRY_S = 0.1
+THERE, SILENT, GONE = "there", "silent", "gone"
 
 
 class Stores:
@@ -43,6 +44,8 @@ class Stores:
         self.known: dict[str, dict[str, Any]] = {}
         self.refused: dict[str, dict[str, Any]] = {}
         self.unknown: dict[str, list[dict[str, Any]]] = {}
+        self.silent: set[str] = set()
+        """Of the known ones, these did not answer when they were last probed."""
         self.membership: Membership | None = None
         self._recording = asyncio.Lock()
         self._finding: dict[str, asyncio.Task[None]] = {}
@@ -264,12 +267,27 @@ class Stores:
     async def probe(self) -> None:
         """Restart silent stores; forget dead ones and those that lost their directory."""
         stores = list(self.known.items())
-        is_there = await asyncio.gather(*(_probe(store) for _, store in stores))
-        for (store_id, store), is_known in zip(stores, is_there, strict=True):
-            if not is_known:
-                del self.known[store_id]
-                self._handles.pop(store["node_id"], None)
-                self._say_gone(store, "see the line before")
+        answers = await asyncio.gather(*(_probe(store) for _, store in stores))
+        self.silent = {
+            store_id for (store_id, _), answer in zip(stores, answers, strict=True) if answer == SILENT
+        }
+        for (store_id, _), answer in zip(stores, answers, strict=True):
+            if answer == GONE:
+                self.give_up(store_id, "see the line before")
+
+    def give_up(self, store_id: str, reason: str) -> None:
+        """Forget that a store is there, until it is found again."""
+        store = self.known.pop(store_id, None)
+        self.silent.discard(store_id)
+        if store is not None:
+            self._handles.pop(store["node_id"], None)
+            self._say_gone(store, reason)
+
+    def absent(self) -> list[str]:
+        """Return the ids of stores with partitions that do not answer."""
+        assert self.membership is not None
+        away = self.membership.away(self.known.keys() - self.silent)
+        return [store["store_id"] for store in away if store["store_id"]]
 
     async def nodes(self) -> list[dict[str, Any]]:
         """Describe the nodes as `Membership.nodes`, with the disks of those whose stores answer."""
@@ -320,17 +338,19 @@ async def _described(handle: ActorHandle, what: str) -> dict[str, Any]:
             raise Timeout(f"{what} did not start within {START_DEADLINE_S:.0f} s")
 
 
-async def _probe(store: dict[str, Any]) -> bool:
-    """Return False if the store is dead for good or its directory is gone."""
+async def _probe(store: dict[str, Any]) -> str:
+    """Return THERE, SILENT, or GONE if its directory is not the store's any more."""
     try:
         await store["handle"].call("probe", within_s=PROBE_DEADLINE_S)
     except Timeout:
         if store["handle"].is_running():
             logger.warning("store %s does not answer: killing it", store["store_id"])
             await asyncio.to_thread(store["handle"].crash)
+        return SILENT
     except NotConnected:
         logger.warning("store %s is not reachable", store["store_id"])
+        return SILENT
     except PulsarException as error:
         logger.warning("store %s is lost: %s", store["store_id"], error)
-        return False
-    return True
+        return GONE
+    return THERE

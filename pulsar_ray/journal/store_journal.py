@@ -32,6 +32,7 @@ from pulsar_ray.journal.store_life import Deposed, Serve, StoreLife, seal
 logger = logging.getLogger(__name__)
 
 ADOPTED_AT_ONCE = 8
+BUSY_S = 0.05
 AWAY_S = 3.0
 """Requests may fail for so long, one after the other, before anybody is told."""
 T = TypeVar("T")
@@ -218,6 +219,12 @@ class StoreJournal:
         owners = self._life.catalog.owners
         return sorted(partition for partition, entry in owners.items() if entry.store == store)
 
+    def owners_of(self, partitions: Iterable[str]) -> dict[str, str]:
+        """Return the stores that own these partitions, without those that nobody owns; blocks."""
+        self.run(lambda life: life.catalog.read())
+        owners = self._life.catalog.owners
+        return {each: owners[each].store for each in partitions if each in owners}
+
     def seal(self, store: str) -> list[str]:
         """End a store's journal for ever, and return the partitions that it owned then; blocks."""
         self.run(lambda life: seal(store, life.catalog, life.nonce))
@@ -233,6 +240,8 @@ class StoreJournal:
         async def one(partition: str) -> None:
             async with turns:
                 life = self._life
+                while life.is_busy(partition):  # somebody has asked for it before
+                    await asyncio.sleep(BUSY_S)
                 await self._runner.run(life.adopt(partition, life.catalog.owner(partition)))
 
         async def call() -> list[str]:

@@ -212,6 +212,10 @@ class StoreLife:
         """Return whether the partition is in this journal, or on its way there."""
         return partition in self._known or partition in self._busy
 
+    def is_busy(self, partition: str) -> bool:
+        """Return whether the partition is being adopted or claimed just now."""
+        return partition in self._busy
+
     def begin(self, partition: str) -> Task[None]:
         """Take a partition of this directory into the journal, and claim it."""
         if not self.is_ready or self.knows(partition):
@@ -297,15 +301,17 @@ class StoreLife:
         if self._is_newer(partition, source):
             return
         self._busy.add(partition)
-        state = yield from self._restore(partition, source)
-        if state is not None:
-            self.directory.install(partition, source.term + 1, state.front)
-            packed = yield from self._adoption(partition)
-            yield SyncDirectory(partition)
-            self._queue_adoption(partition, packed)
-            yield from self.until_shipped()
-            yield from self._claim(partition)
-        self._busy.discard(partition)
+        try:
+            state = yield from self._restore(partition, source)
+            if state is not None:
+                self.directory.install(partition, source.term + 1, state.front)
+                packed = yield from self._adoption(partition)
+                yield SyncDirectory(partition)
+                self._queue_adoption(partition, packed)
+                yield from self.until_shipped()
+                yield from self._claim(partition)
+        finally:
+            self._busy.discard(partition)
 
     def checkpoint(self) -> Task[None]:
         """Tell the files as shipped, and then delete what is before that."""

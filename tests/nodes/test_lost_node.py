@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import json
+import time
+from typing import Any
 
 import pytest
 
 from pulsar_ray.testing.waiting import wait_until
-from tests.nodes.programs import READ_ALL
+from tests.nodes.programs import READ_ALL, Flow
 from tests.nodes.ray_nodes import PORT, RayNodes, start_ray
 from tests.nodes.world import DATA_DIR, SHARED, Node, World
 
 DEADLINE_S = 120.0
+LOSS_S = 10
 REMOTE = f"file://{SHARED}/bucket"
 _SEND = """
 import sys, pulsar_ray
 with pulsar_ray.Client(operation_timeout_seconds=120) as client:
-    consumer = client.subscribe("t", "s", consumer_type=pulsar_ray.ConsumerType.Shared)
-    producer = client.create_producer("t", batching_enabled=False)
-    first, count = int(sys.argv[1]), int(sys.argv[2])
+    consumer = client.subscribe(sys.argv[1], "s", consumer_type=pulsar_ray.ConsumerType.Shared)
+    producer = client.create_producer(sys.argv[1], batching_enabled=False)
+    first, count = int(sys.argv[2]), int(sys.argv[3])
     stored = {}
     for number in range(first, first + count):
         stored[str(producer.send(str(number).encode(), partition_key=str(number)))] = number
@@ -28,9 +31,9 @@ with pulsar_ray.Client(operation_timeout_seconds=120) as client:
 _CONSUME = """
 import sys, pulsar_ray
 with pulsar_ray.Client(operation_timeout_seconds=120) as client:
-    consumer = client.subscribe("t", "s", consumer_type=pulsar_ray.ConsumerType.Shared)
+    consumer = client.subscribe(sys.argv[1], "s", consumer_type=pulsar_ray.ConsumerType.Shared)
     got = {}
-    while len(got) < int(sys.argv[1]):
+    while len(got) < int(sys.argv[2]):
         message = consumer.receive(60_000)
         got[str(message.message_id())] = int(message.data())
         consumer.acknowledge(message)
@@ -41,32 +44,78 @@ with pulsar_ray.Client(operation_timeout_seconds=120) as client:
 
 @pytest.mark.timeout(900)
 def test_partitions_of_a_node_that_is_gone_go_on_elsewhere_with_all_that_was_confirmed(world: World) -> None:
-    nodes = RayNodes(world)
+    nodes, worker = _two_nodes(world, node_loss_seconds=0)
     head = nodes.head
-    start_ray(head, "--head", f"--port={PORT}", "--include-dashboard=false")
-    synchronous = ("env", "PULSAR_RAY_REMOTE_DURABILITY=sync")
-    head.run(*synchronous, "pulsar-ray", "start", "--data-dir", DATA_DIR, "--remote", REMOTE)
-    worker = nodes.add_worker()
     nodes.admin("topics.create_partitioned_topic", "t", 4)
-
-    def ready() -> bool:
-        said = head.run("pulsar-ray", "remote", "status", "--json", check=False).stdout
-        states = json.loads(said[said.index("[") : said.rindex("]") + 1])
-        return len(states) == 2 and all(state["is_ready"] for state in states)
-
-    wait_until(ready, DEADLINE_S, "both stores ship")
-    before = head.ask(_SEND, "0", "80")
-    listed = json.loads(head.run("pulsar-ray", "nodes", "--json").stdout)
-    (lost,) = [node["store_id"] for node in listed if node["host"] == worker.name]
+    before = head.ask(_SEND, "t", "0", "80")
+    lost = _store_of(head, worker)
     worker.kill()
     wait_until(lambda: "away" in _run(head, "nodes"), DEADLINE_S, "the broker sees that it is gone")
     assert "come back from the object store" in _run(head, "stores", "forget", lost[:8])
     head.run("pulsar-ray", "stores", "forget", lost[:8], "--accept-loss")
-    behind = head.ask(_SEND, "80", "40")
-    assert head.ask(_CONSUME, "120") == {**before, **behind}
+    behind = head.ask(_SEND, "t", "80", "40")
+    assert head.ask(_CONSUME, "t", "120") == {**before, **behind}
     assert set(head.ask(READ_ALL)) == {str(number) for number in range(120)}
     health = head.run("pulsar-ray", "health", check=False)
     assert health.returncode == 0, health.stdout
+
+
+@pytest.mark.timeout(900)
+def test_a_node_that_never_comes_back_is_taken_over_by_itself_under_load(world: World) -> None:
+    nodes, worker = _two_nodes(world, node_loss_seconds=LOSS_S)
+    head, flow = nodes.head, Flow(world)
+    for topic in ("t", "ids"):
+        nodes.admin("topics.create_partitioned_topic", topic, 4)
+    before = head.ask(_SEND, "ids", "0", "40")
+    lost = _store_of(head, worker)
+    with flow.programs(head):
+        worker.kill()
+        died = time.monotonic()
+        wait_until(
+            lambda: "taken over by other stores" in _why_away(head, lost),
+            DEADLINE_S,
+            "nodes says what is done",
+        )
+        wait_until(lambda: lost[:8] not in _run(head, "nodes"), DEADLINE_S, "all of it is taken over")
+        print(f"taken over {time.monotonic() - died:.1f} s after the death, {LOSS_S} s of that were to wait")
+        flow.check("the takeover")
+    assert set(flow.told("confirmed")) <= set(head.ask(READ_ALL))
+    behind = head.ask(_SEND, "ids", "40", "40")
+    assert head.ask(_CONSUME, "ids", "80") == {**before, **behind}
+
+
+def _two_nodes(world: World, node_loss_seconds: int) -> tuple[RayNodes, Node]:
+    """Start a broker on two nodes that ship what they store; return the second node too."""
+    nodes = RayNodes(world)
+    head = nodes.head
+    start_ray(head, "--head", f"--port={PORT}", "--include-dashboard=false")
+    settings = ("PULSAR_RAY_REMOTE_DURABILITY=sync", f"PULSAR_RAY_NODE_LOSS_SECONDS={node_loss_seconds}")
+    head.run("env", *settings, "pulsar-ray", "start", "--data-dir", DATA_DIR, "--remote", REMOTE)
+    worker = nodes.add_worker()
+    wait_until(lambda: _ships(head) == 2, DEADLINE_S, "both stores ship")
+    return nodes, worker
+
+
+def _ships(head: Node) -> int:
+    """Return how many stores ship, if all do that are there."""
+    said = head.run("pulsar-ray", "remote", "status", "--json", check=False).stdout
+    states = json.loads(said[said.index("[") : said.rindex("]") + 1])
+    return len(states) if all(state["is_ready"] and not state["problem"] for state in states) else 0
+
+
+def _listed(head: Node) -> list[dict[str, Any]]:
+    said = head.run("pulsar-ray", "nodes", "--json").stdout
+    listed: list[dict[str, Any]] = json.loads(said[said.index("[") : said.rindex("]") + 1])
+    return listed
+
+
+def _store_of(head: Node, node: Node) -> str:
+    (store_id,) = [each["store_id"] for each in _listed(head) if each["host"] == node.name]
+    return str(store_id)
+
+
+def _why_away(head: Node, store_id: str) -> str:
+    return "".join(each["reason"] for each in _listed(head) if each["store_id"] == store_id)
 
 
 def _run(node: Node, *command: str) -> str:

@@ -6,7 +6,7 @@ Nobody is woken or started for it, and no answer counts as use.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pulsar_ray.actors.actor_system import ActorHandle
@@ -25,9 +25,16 @@ LOOKED_UP = 50
 
 
 async def gather_facts(
-    stores: Stores, actors: BrokerActors, settings: Settings, unread_logs: list[str]
+    stores: Stores,
+    actors: BrokerActors,
+    settings: Settings,
+    unread_logs: list[str],
+    takeover_of: Callable[[str], str],
 ) -> HealthFacts:
-    """Collect all that `judge` needs."""
+    """Collect all that `judge` needs.
+
+    `takeover_of` says what is done about a store that is away.
+    """
     membership = stores.membership
     assert membership is not None
     known = dict(stores.known)
@@ -39,7 +46,7 @@ async def gather_facts(
     silent = [name for name, answer in zip(handles, of_actors, strict=True) if answer is None][:LOOKED_UP]
     starting = await asyncio.to_thread(lambda: {name for name in silent if not handles[name].is_running()})
     hosts = {store_id: str(store["host"]) for store_id, store in known.items()}
-    away = membership.away(known)
+    away = [{**store, "takeover": takeover_of(store["store_id"])} for store in membership.away(known)]
     return HealthFacts(
         stores=of_stores,
         actors=[

@@ -246,6 +246,17 @@ class Catalog:
                 )
         return moved
 
+    def move_unopened(self, store_id: str, stores: Sequence[str]) -> list[PartitionRow]:
+        """Give a store's unopened partitions to others; return their rows as they were."""
+        own = heartbeat(store_id).full
+        with self._db.transaction():
+            unopened = self._rows("store_id = ? AND has_ledger = 0 ORDER BY name", store_id)
+            rows = [row for row in unopened if row.topic != own]
+            for turn, row in enumerate(rows):
+                change = "UPDATE partition SET store_id = ? WHERE name = ?"
+                self._db.execute(change, (stores[turn % len(stores)], row.name))
+        return rows
+
     def heirs(self) -> list[str]:
         """The names of the partitions that have still to be given subscriptions."""
         return [name for (name,) in self._db.execute("SELECT DISTINCT partition FROM inheritance")]

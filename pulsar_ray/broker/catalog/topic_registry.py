@@ -239,6 +239,10 @@ class TopicRegistry:
         """Begin the partitions of a lost store anew, as `Catalog.forget_store`."""
         return self.catalog.forget_store(store_id, self._emptiest_first(stores()), subscriptions)
 
+    def move_unopened(self, store_id: str, stores: Callable[[], Iterable[str]]) -> list[PartitionRow]:
+        """Give partitions that were never opened to other stores, as `Catalog.move_unopened`."""
+        return self.catalog.move_unopened(store_id, self._emptiest_first(stores()))
+
     def add_partitions(self, name: TopicName, partitions: int) -> None:
         """Add prepared partitions, the second step: from now on clients see them. May come twice."""
         self.prepared_partitions(name, partitions)

@@ -121,6 +121,8 @@ def _of_away(facts: HealthFacts) -> Iterator[Finding]:
         place = f"{store['host']} ({store['path']})" if store["path"] else store["host"]
         unserved = f"its {store['partitions']} partitions are not served"
         reason = f"last seen on {place}, is on no running node: {unserved}"
+        if takeover := store.get("takeover"):
+            reason = f"{reason}; {takeover}"
         # Without a host: no node that runs could mend it, also not the one that took over that name.
         yield Finding(ERROR, "store", store["store_id"], "", reason, remedy)
         names = facts.away_partitions.get(store["store_id"], ())

@@ -181,6 +181,35 @@ async def test_a_store_that_was_taken_over_serves_nothing_when_it_comes_back(
 
 
 @runs
+async def test_a_store_that_lives_and_was_taken_over_gives_no_receipt(
+    homes: tuple[Path, Path], url: str
+) -> None:
+    first, second = homes
+    journal = await asyncio.to_thread(started, first, url)
+    partition = Partition(first)
+    partition.publish(0)
+    await partition.until_confirmed(0)
+    await asyncio.to_thread(taken_over, second, url)
+    partition.publish(1)
+    await until(lambda: _is_sealed(journal))
+    partition.publish(2)
+    partition.link.tick()
+    assert partition.confirmed == [0]
+    assert partition.link.waiting
+    partition.die()
+    await asyncio.to_thread(journal.stop)
+    assert stored(second) == [0]
+
+
+def _is_sealed(journal: StoreJournal) -> bool:
+    try:
+        journal.check()
+    except StoreSealed:
+        return True
+    return False
+
+
+@runs
 async def test_a_restart_ships_what_was_synced_and_not_told(homes: tuple[Path, Path], url: str) -> None:
     first, second = homes
     journal = await asyncio.to_thread(started, first, url)

@@ -291,6 +291,24 @@ def test_partitions_of_a_store_that_is_forgotten_begin_anew_with_other_numbers(t
     assert catalog.heirs() == []
 
 
+def test_partitions_that_were_never_opened_move_as_they_are(tmp_path: Path) -> None:
+    catalog = new_catalog(tmp_path / "catalog.db")
+    topic = TopicName.parse("public/default/t")
+    catalog.create(topic, 4, ["b"])
+    catalog.create(heartbeat("b"), 0, ["b"])
+    catalog.opened(topic.partition(2).full)
+    moved = catalog.move_unopened("b", ["a", "c"])
+    assert [row.store_id for row in moved] == ["b"] * 3
+    rows = catalog.partitions(topic.full)
+    assert [(row.store_id, row.has_ledger) for row in rows] == [
+        ("a", False),
+        ("c", False),
+        ("b", True),
+        ("a", False),
+    ]
+    assert set(catalog.names_in("b", -1)) == {topic.partition(2).full, heartbeat("b").full}
+
+
 def test_a_topic_that_is_deleted_inherits_nothing(tmp_path: Path) -> None:
     catalog = new_catalog(tmp_path / "catalog.db")
     topic = TopicName.parse("public/default/t")
