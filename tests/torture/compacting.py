@@ -108,15 +108,8 @@ class Compacting(Working):
         self.looks += 1
 
     def judge(self, client: Client) -> None:
-        """Compact once more when all is calm: the view is then what the log says. Raises AssertionError."""
-        log = rows_of(client, self.table, compacted=False)
-        latest = sorted(latest_of(log).values())
-        with self._new_admin() as admin:
-            for _ in range(2):
-                wait_until(lambda: _is_compacted(admin, self.table), CALM_S, "a compaction")
-        wait_until(
-            lambda: rows_of(client, self.table, compacted=True) == latest, CALM_S, "the latest of each key"
-        )
+        """Judge the table, and what the subscription gave of it. Raises AssertionError."""
+        log, latest = judge_table(client, self._new_admin, self.table)
         consumer = self._subscribe(client)
         missing = self._missing(latest)
         end = time.monotonic() + CALM_S
@@ -126,13 +119,27 @@ class Compacting(Working):
         assert not missing, f"the subscription never gave {_short(missing)}"
         assert self.given <= set(log), f"nobody wrote {_short(self.given - set(log))}"
         consumer.close()
-        with client.create_table_view(self.table) as table:
-            found = {row.key: table.get(row.key) for row in latest}
-            assert (len(table), found) == (len(latest), {row.key: row.data for row in latest})
 
     def _missing(self, latest: list[Row]) -> list[Row]:
         """What no consumer of the subscription was given."""
         return [row for row in latest if row not in self.given]
+
+
+def judge_table(client: Client, new_admin: Callable[[], Admin], topic: str) -> tuple[list[Row], list[Row]]:
+    """Compact once more when all is calm: the view is then what the log says.
+
+    Returns the log, and the latest of each key. Raises AssertionError.
+    """
+    log = rows_of(client, topic, compacted=False)
+    latest = sorted(latest_of(log).values())
+    with new_admin() as admin:
+        for _ in range(2):
+            wait_until(lambda: _is_compacted(admin, topic), CALM_S, "a compaction")
+    wait_until(lambda: rows_of(client, topic, compacted=True) == latest, CALM_S, "the latest of each key")
+    with client.create_table_view(topic) as table:
+        found = {row.key: table.get(row.key) for row in latest}
+        assert (len(table), found) == (len(latest), {row.key: row.data for row in latest})
+    return log, latest
 
 
 def table_of(topic: str) -> str:

@@ -21,6 +21,7 @@ from pulsar_ray.admin import Admin
 from tests.torture.administering import Administering
 from tests.torture.clients import Consuming, Notes, Producing, Working
 from tests.torture.clock import JumpingClock
+from tests.torture.compacting import Compacting
 from tests.torture.real.reads import READS
 from tests.torture.real.resuming import go_on
 from tests.torture.scenes import scene_of
@@ -71,14 +72,28 @@ class Threads:
         if spec.role == PRODUCERS:
             return [self._producing(number, first_life) for number in range(len(scene.producers))]
         if spec.role == READERS:
-            administrators = [
+            administrators: list[Working] = [
                 Administering(f"{scene.name}-admin", lambda: Admin(spec.address), *self._common(first_life))
                 for _ in range(scene.is_administered)
             ]
-            return administrators + [
-                READS[how](f"{scene.name}-{how}", scene, spec.address, *self._common(first_life))
-                for how in scene.reads_on_ray
+            compacting = [
+                # Strikes kill the compactor, as any actor.
+                Compacting(
+                    f"{scene.name}-compacting",
+                    lambda: Admin(spec.address),
+                    lambda _: None,
+                    *self._common(first_life),
+                )
+                for _ in range(scene.is_compacted)
             ]
+            return (
+                administrators
+                + compacting
+                + [
+                    READS[how](f"{scene.name}-{how}", scene, spec.address, *self._common(first_life))
+                    for how in scene.reads_on_ray
+                ]
+            )
         return [
             Consuming(f"{scene.name}-{plan.subscription}{number}", plan, *self._common(first_life))
             for plan in scene.consumers

@@ -40,7 +40,7 @@ from tests.torture.scenes import Scene, scene_of
 
 SCENES = (
     *("every-type", "keyed", "delayed", "letters", "retries", "deduplicated", "chunks"),
-    *("fenced", "waiting", "sought", "expiring", "sleepy", "administered"),
+    *("fenced", "waiting", "sought", "expiring", "sleepy", "administered", "compacted"),
 )
 """Those of a real round: all that are stored."""
 IDLE_S = 1.0

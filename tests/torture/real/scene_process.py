@@ -20,6 +20,7 @@ from tests.faults.history.operations import Received, operation_of
 from tests.faults.journal import Journal, read_on
 from tests.torture.clients import Notes
 from tests.torture.clock import JumpingClock
+from tests.torture.compacting import judge_table, table_of
 from tests.torture.real.client_process import OPERATION_S
 from tests.torture.round import CATCH_UP_S
 from tests.torture.scene_record import SceneRecord
@@ -78,6 +79,8 @@ def close_scene(record: SceneRecord, client: Client, address: str) -> None:
     if record.scene.is_administered:
         with Admin(address) as admin:
             record.note_values(admin)
+    if record.scene.is_compacted:
+        judge_table(client, lambda: Admin(address), table_of(record.scene.topic))
     record.note_letters(client)
     record.note_what_remains(client)
 
