@@ -82,6 +82,9 @@ _from = click.option(
     metavar="URL",
     help="Bring back what a broker shipped there, into an empty data directory, and go on with it.",
 )
+_accept_loss = click.option(
+    "--accept-loss", is_flag=True, help="With --from: leave out partitions whose objects are missing."
+)
 
 
 @click.command()
@@ -104,6 +107,7 @@ _from = click.option(
 @_tls
 @_remote
 @_from
+@_accept_loss
 @pass_target
 def standalone(
     target: Target,
@@ -112,6 +116,7 @@ def standalone(
     idle_seconds: float,
     rebuild_catalog: bool,
     take_over: bool,
+    accept_loss: bool,
     http: str | None,
     remote: str | None,
     from_url: str | None,
@@ -134,7 +139,7 @@ def standalone(
             "`pulsar-ray stop`"
         )
     if from_url is not None:
-        _restore(settings, takes_over=take_over)
+        _restore(settings, takes_over=take_over, accepts_loss=accept_loss)
     elif take_over:
         take_over_store(Path(settings.data_dir))
     say(f"starting a broker on {settings.data_dir} ...")
@@ -176,13 +181,17 @@ def _settings(
     )
 
 
-def _restore(settings: Settings, *, takes_over: bool) -> None:
+def _restore(settings: Settings, *, takes_over: bool, accepts_loss: bool) -> None:
     # Only a broker that is brought back needs this.
     from pulsar_ray.maintenance.remote_restore import restore_from  # noqa: PLC0415
 
     say(f"bringing back what was shipped to {settings.remote_url} ...")
     came = restore_from(
-        settings.remote_url, Path(settings.data_dir).expanduser(), takes_over=takes_over, note=say
+        settings.remote_url,
+        Path(settings.data_dir).expanduser(),
+        takes_over=takes_over,
+        accepts_loss=accepts_loss,
+        note=say,
     )
     say(f"{came.partitions} partitions of {came.stores} stores are back")
 
@@ -221,6 +230,7 @@ def _how_to_connect(data_dir: str, record: EmbeddedRecord) -> list[str]:
 @_tls
 @_remote
 @_from
+@_accept_loss
 @click.option("--take-over", is_flag=True, help="With --from: also if somebody ships there.")
 @pass_target
 def start(
@@ -234,6 +244,7 @@ def start(
     remote: str | None,
     from_url: str | None,
     take_over: bool,
+    accept_loss: bool,
     **tls: str | None,
 ) -> None:
     """Start the broker on the Ray cluster that runs here.
@@ -251,7 +262,7 @@ def start(
         was_running = described is not None
         if described is None:
             if from_url is not None:
-                _restore(settings, takes_over=take_over)
+                _restore(settings, takes_over=take_over, accepts_loss=accept_loss)
             word = StartPermission(may_found=True, may_rebuild=rebuild_catalog or from_url is not None)
             described = start_broker(settings, word)
     if was_running and from_url is not None:

@@ -12,7 +12,9 @@ from pulsar_ray.journal.objects import (
     JournalObject,
     Place,
     journal_key,
+    journal_prefix,
     pack_journal,
+    place_of,
     unpack_index,
     unpack_journal,
 )
@@ -31,6 +33,8 @@ from pulsar_ray.journal.requests import (
 )
 
 NO_INDEX = IndexObject(b"", Place(0, 0))
+MOST_UNDER_WAY = 8
+"""A life has no more objects under way: none is further behind an absent one."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,53 @@ def walk(store: str, closing: JournalObject | None = None) -> Task[Walk]:
             if wrong is not None:
                 raise wrong
             return Walk(states, found.place, found.is_sealed, found.is_foreign, number)
+
+
+def refuse_hole(store: str) -> Task[None]:
+    """Raise JournalDamaged if somebody has deleted an object before a journal's end.
+
+    An end that is created there would cut off all that comes behind. If names and the last objects of each
+    life look right, the rest is not read.
+    """
+    _, index = yield from newest_index(store)
+    places = {place_of(name) for name in (yield from ask(ListKeys(journal_prefix(store))))}
+    if (yield from _first_absent(store, index.start, places)) is None:
+        return
+    found = yield from walk(store)
+    if not found.is_sealed and _are_beyond(found.place, places):
+        raise JournalDamaged(
+            f"{journal_key(store, found.place)} is not there, though later objects are: bring it back from "
+            "the bucket's versions, or delete the later ones to go on without what they have (`pulsar-ray "
+            "remote verify` names all that is missing)"
+        )
+
+
+def _first_absent(store: str, place: Place, places: set[Place]) -> Task[Place | None]:
+    """Return the first absent place if later objects cannot have been under way."""
+    while True:
+        end = place
+        while end in places:
+            end = Place(end.life, end.number + 1)
+        following: Place | None = None
+        for number in range(end.number - 1, max(place.number, end.number - MOST_UNDER_WAY - 1) - 1, -1):
+            key = journal_key(store, Place(place.life, number))
+            stored = yield from ask(Get(key))
+            item = None if stored is None else unpack_journal(key, stored)
+            if item is not None and ends_journal(item):
+                return None
+            if item is not None and item.kind == NEXT:
+                following = Place(item.life, 0)
+        if following is None:
+            return end if _are_beyond(end, places) else None
+        place = following
+
+
+def _are_beyond(end: Place, places: set[Place]) -> bool:
+    """Whether objects are there that cannot have been under way while this place is absent."""
+    return any(
+        each.life > end.life or (each.life == end.life and each.number >= end.number + MOST_UNDER_WAY)
+        for each in places
+    )
 
 
 def _walk_from(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from pulsar_ray.journal.objects import DATA, Append, JournalObject, Place, journal_key, pack_journal
-from pulsar_ray.journal.reading import create
+from pulsar_ray.journal.reading import MOST_UNDER_WAY, create
 from pulsar_ray.journal.requests import Task
 
 READ = Callable[[str, str, int, int], bytes]
@@ -18,7 +18,7 @@ class Cut:
     """When a new object is begun."""
 
     object_bytes: int = 8 * 1024 * 1024
-    under_way: int = 8
+    under_way: int = MOST_UNDER_WAY
     sync_seconds: float = 0.005
     seconds: float = 0.25
     queued_appends: int = 100_000

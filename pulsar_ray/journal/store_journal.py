@@ -233,7 +233,8 @@ class StoreJournal:
     def adopt(self, partitions: Iterable[str]) -> list[str]:
         """Restore partitions of sealed stores, and return those that are ours then; blocks.
 
-        They are as the shipped journal has them. Asked again it does the rest.
+        They are as the shipped journal has them. Asked again it does the rest. Raises JournalDamaged for one
+        whose objects are missing or damaged, after the others were restored.
         """
         turns = asyncio.Semaphore(ADOPTED_AT_ONCE)
 
@@ -247,8 +248,10 @@ class StoreJournal:
         async def call() -> list[str]:
             await self._runner.run(self._life.catalog.read())
             wanted = list(partitions)
-            await asyncio.gather(*map(one, wanted))
+            results = await asyncio.gather(*map(one, wanted), return_exceptions=True)
             self._life.forget_walk()
+            for failed in filter(None, results):
+                raise failed
             return [each for each in wanted if each in self._life.serving]
 
         return asyncio.run_coroutine_threadsafe(call(), self._loop).result()

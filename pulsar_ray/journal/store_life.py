@@ -33,7 +33,7 @@ from pulsar_ray.journal.objects import (
     unpack_piece,
 )
 from pulsar_ray.journal.partition_state import FileState, PartitionState, apply
-from pulsar_ray.journal.reading import Walk, create, newest_index, walk
+from pulsar_ray.journal.reading import Walk, create, newest_index, refuse_hole, walk
 from pulsar_ray.journal.receipts import Receipts
 from pulsar_ray.journal.requests import Delete, Get, ListKeys, Shipped, SyncDirectory, Task, ask
 from pulsar_ray.journal.shipping import Cut, Queued, Shipping
@@ -456,8 +456,14 @@ class StoreLife:
             for start, end, _ in file.pieces:
                 key = piece_key(partition, name, start, end)
                 stored = yield from ask(Get(key))
-                if stored is None:  # the partition has moved on
-                    return None
+                if stored is None:
+                    yield from self.catalog.read()
+                    if self.catalog.owner(partition) == source:
+                        raise JournalDamaged(
+                            f"{key} is not there: bring it back from the bucket's versions; `pulsar-ray "
+                            "remote verify` names all that is missing"
+                        )
+                    return None  # the partition has moved on
                 self.directory.stage(partition, name, unpack_piece(key, stored))
             self.directory.stage(partition, name, bytes(file.tail or b""))
         return state
@@ -607,7 +613,11 @@ def is_manifest(file: str) -> bool:
 
 
 def seal(store: str, catalog: Catalog, nonce: Callable[[], bytes]) -> Task[None]:
-    """End a store's journal for ever, and enter that in the catalog."""
+    """End a store's journal for ever, and enter that in the catalog.
+
+    Raises JournalDamaged if an object of it is missing, behind which nothing would be read.
+    """
+    yield from refuse_hole(store)
     yield from walk(store, JournalObject(nonce(), "sealed", 0))
     yield from catalog.read()
     while store not in catalog.sealed:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from pulsar_ray.errors import DataDirectoryInUse, NotAllowedError, RemoteStoreRefused
+from pulsar_ray.errors import DataDirectoryInUse, JournalDamaged, NotAllowedError, RemoteStoreRefused
 from pulsar_ray.journal.store_journal import StoreJournal
 from pulsar_ray.managed_ledger.log.partition_directories import partition_numbers, read_identities
 from pulsar_ray.managed_ledger.store.store_directory import StoreDirectory
@@ -31,6 +31,7 @@ def restore_from(
     data_dir: Path,
     *,
     takes_over: bool = False,
+    accepts_loss: bool = False,
     note: Callable[[str], None] = lambda _: None,
 ) -> Restored:
     """Seal all stores with a journal at `url`, and restore them into a directory.
@@ -39,8 +40,11 @@ def restore_from(
     serve again. If it is broken off, it may be called again with the same directory. The catalog of topics is
     not made here.
 
+    With `accepts_loss` partitions are left out whose objects are missing or damaged.
+
     Raises DataDirectoryInUse for a directory that has something else, NotAllowedError if a store is seen to
-    ship and `takes_over` is false, RemoteStoreRefused if there is no journal, and what StoreJournal raises.
+    ship and `takes_over` is false, RemoteStoreRefused if there is no journal, JournalDamaged if objects are
+    missing or damaged, and what StoreJournal raises.
     """
     identity = read_identity(data_dir)
     if identity is not None and (identity.cluster_id or identity.catalog_store_id):
@@ -52,7 +56,7 @@ def restore_from(
         journal = StoreJournal(data_dir, store.store_id, url)
         try:
             journal.wait_ready(READY_S)
-            return _restore(journal, store, data_dir, takes_over, note)
+            return _restore(journal, store, data_dir, note, takes_over=takes_over, accepts_loss=accepts_loss)
         finally:
             journal.stop()
     finally:
@@ -63,8 +67,10 @@ def _restore(
     journal: StoreJournal,
     store: StoreDirectory,
     data_dir: Path,
-    takes_over: bool,
     note: Callable[[str], None],
+    *,
+    takes_over: bool,
+    accepts_loss: bool,
 ) -> Restored:
     others = [each for each in journal.stores() if each != store.store_id]
     if not others:
@@ -77,7 +83,15 @@ def _restore(
         note(f"ending store {number} of {len(others)}")
         wanted += journal.seal(other)
     note(f"restoring {len(wanted)} partitions")
-    journal.adopt(wanted)
+    try:
+        journal.adopt(wanted)
+    except JournalDamaged as error:
+        if not accepts_loss:
+            raise JournalDamaged(
+                f"{error.text}. The same command goes on then; with --accept-loss it leaves out partitions "
+                "that cannot be restored"
+            ) from error
+        note(f"what cannot be restored is left out: {error.text}")
     ledgers = data_dir / "p"
     found = read_identities(ledgers)
     numbers = partition_numbers(ledgers)

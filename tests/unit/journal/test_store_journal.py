@@ -13,7 +13,7 @@ import pytest
 
 from pulsar_ray.broker.serving.shipping_link import ASYNC, SYNC, ShippingLink
 from pulsar_ray.config import OFF
-from pulsar_ray.errors import RemoteStoreRefused, RemoteStoreUnavailable, StoreSealed
+from pulsar_ray.errors import JournalDamaged, RemoteStoreRefused, RemoteStoreUnavailable, StoreSealed
 from pulsar_ray.journal import store_journal
 from pulsar_ray.journal.shipped_disk import ShippedDisk
 from pulsar_ray.journal.store_files import listed_files, read_term, remove_partition
@@ -434,3 +434,61 @@ async def test_another_cluster_on_the_prefix_is_refused_and_keeps_what_it_has(
     assert stored(second) == [0]
     again = await asyncio.to_thread(StoreJournal, first, "store-a", url, "one")
     await asyncio.to_thread(again.stop)
+
+
+async def shipped_with_pieces(homes: tuple[Path, Path], url: str) -> Path:
+    """Ship a log with pieces and twelve objects behind its index, and return the bucket's folder."""
+    journal = await asyncio.to_thread(started, homes[0], url)
+    partition = Partition(homes[0])
+    for seq in range(10):
+        append(partition.log, seq, size=20_000)
+    partition.publish(10)
+    await partition.until_confirmed(10)
+    await until(lambda: journal.status()["partitions"] == 1)
+    await asyncio.to_thread(journal.run, lambda life: life.checkpoint())
+    for seq in range(11, 23):
+        partition.publish(seq)
+        await until(lambda seq=seq: seq in partition.confirmed)  # type: ignore[misc]
+    partition.die()
+    await asyncio.to_thread(journal.stop)
+    return homes[0].parent / "bucket"
+
+
+@runs
+async def test_a_journal_with_a_hole_is_not_ended_there(homes: tuple[Path, Path], url: str) -> None:
+    bucket = await shipped_with_pieces(homes, url)
+    deleted = sorted((bucket / "journal").rglob("0*/0*"))[2]
+    whole = deleted.read_bytes()
+    deleted.unlink()
+    with pytest.raises(JournalDamaged, match=f"{deleted.name} is not there, though later"):
+        await asyncio.to_thread(taken_over, homes[1], url)
+    deleted.write_bytes(whole)
+    assert await asyncio.to_thread(taken_over, homes[1], url) == [str(NUMBER)]
+    assert stored(homes[1]) == list(range(23))
+
+
+@runs
+async def test_a_partition_whose_piece_is_missing_is_not_begun_without_it(
+    homes: tuple[Path, Path], url: str
+) -> None:
+    bucket = await shipped_with_pieces(homes, url)
+    (piece,) = (path for path in (bucket / "segments").rglob("*") if path.is_file())
+    whole = piece.read_bytes()
+    piece.unlink()
+    for _ in range(2):
+        with pytest.raises(JournalDamaged, match=f"{piece.name} is not there: bring it back"):
+            await asyncio.to_thread(taken_over, homes[1], url)
+    piece.write_bytes(whole)
+    assert await asyncio.to_thread(taken_over, homes[1], url) == [str(NUMBER)]
+    assert stored(homes[1]) == list(range(23))
+
+
+@runs
+async def test_a_disk_makes_good_what_somebody_deleted_from_its_journal(
+    homes: tuple[Path, Path], url: str
+) -> None:
+    bucket = await shipped_with_pieces(homes, url)
+    sorted((bucket / "journal").rglob("0*/0*"))[2].unlink()
+    await asyncio.to_thread(lambda: started(homes[0], url).stop())
+    assert await asyncio.to_thread(taken_over, homes[1], url) == [str(NUMBER)]
+    assert stored(homes[1]) == list(range(23))
