@@ -62,6 +62,7 @@ _PLACES = (
 _BYTES_PER_ACTIVE_ACTOR = 80 * MIB  # about 70 MB each, and room for what it reads and writes
 OFF = "off"
 _PORT_RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?\Z", re.ASCII)
+_OUTER_URL = re.compile(r"https?://([a-z0-9.-]+(?::\d{1,5})?|\[[0-9a-f:]+\](?::\d{1,5})?)", re.ASCII)
 _MAX_INT32 = 2**31 - 1
 
 
@@ -278,6 +279,9 @@ class Settings:
     metrics_max_subscriptions: int = setting(200, "the same for its subscriptions", minimum=0)
     tcp_port_range: str = setting("0", "TCP ports actors listen on: 'first-last', or 0 for any")
     http_listen: str = setting("off", "where HTTP is served: 'port' on 127.0.0.1, or 'host:port'")
+    http_advertised_url: str = setting(
+        "", "where a proxy serves HTTP for others, as 'https://host'; its X-Forwarded-For is believed"
+    )
     authentication_enabled: bool = setting(False, "ask for a token or password at HTTP")
     token_secret_key: str = setting(
         "", "secret that signs tokens: a path, file:// or data:, 32 bytes or more", is_secret=True
@@ -336,6 +340,7 @@ class Settings:
                 object.__setattr__(self, name, os.path.abspath(os.path.expanduser(place)))
         self.tcp_ports()
         self.http_address()
+        self.advertised_authority()
         self.subscription_types()
         self._check_pairs()
         self._check_doors()
@@ -462,6 +467,16 @@ class Settings:
         raise InvalidConfiguration(
             f"http_listen is {self.http_listen!r}: give 'off', a port within 0 to 65535, or 'host:port'"
         )
+
+    def advertised_authority(self) -> str:
+        """Host, and port if it is given, of http_advertised_url; "" without a proxy."""
+        url = self.http_advertised_url
+        match = _OUTER_URL.fullmatch(url)
+        if url and match is None:
+            raise InvalidConfiguration(
+                f"http_advertised_url is {url!r}: give 'https://host', with a port if need be, and no path"
+            )
+        return match[1] if match else ""
 
     def superusers(self) -> frozenset[str]:
         """super_user_roles as names."""

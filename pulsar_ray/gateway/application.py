@@ -12,7 +12,9 @@ from pulsar_ray.asyncio.client import Client
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.gateway.calls import Calls
+from pulsar_ray.gateway.connections import CONNECTIONS, KEEP_ALIVE_S, Connections
 from pulsar_ray.gateway.doors import Doors, GuardedRoutes
+from pulsar_ray.gateway.openapi import DESCRIPTION_PATH, described
 from pulsar_ray.gateway.page.page_routes import PageRoutes
 from pulsar_ray.gateway.permission_routes import PermissionRoutes
 from pulsar_ray.gateway.policy_routes import PolicyRoutes
@@ -22,12 +24,12 @@ from pulsar_ray.gateway.schema_routes import SchemaRoutes
 from pulsar_ray.gateway.tenancy import BrokerRoutes, NamespaceRoutes, TenantRoutes
 from pulsar_ray.gateway.topics import TopicRoutes
 from pulsar_ray.gateway.websocket import WebSocketRoutes
+from pulsar_ray.security.authorization import Right
 from pulsar_ray.security.tls import ServerTls
 
 BODY_BYTES = 6 << 20
 """A payload of 5 MiB and what else a message has."""
 HEADER_BYTES = 16 << 10
-CONNECTIONS = 2000
 DRAIN_S = 10.0
 
 
@@ -42,9 +44,13 @@ class Gateway:
         self._client = client
         self._calls = Calls(admin)
         self._doors = Doors(settings, self._calls)
+        self._advertised = settings.advertised_authority()
+        self._advertised_url = settings.http_advertised_url
         self._tls = ServerTls(settings) if settings.tls_certificate_file_path else None
         self._sockets = WebSocketRoutes(self._calls, client, self._doors.check)
+        self._connections = Connections()
         self._runner: web.AppRunner | None = None
+        self._listener: asyncio.Server | None = None
         self.url = ""
 
     async def listen(self, host: str, port: int) -> None:
@@ -54,20 +60,31 @@ class Gateway:
             max_line_size=HEADER_BYTES,
             max_field_size=HEADER_BYTES,
             handler_cancellation=True,
+            keepalive_timeout=KEEP_ALIVE_S,
             shutdown_timeout=DRAIN_S,
             # Its lines have whole addresses, and with them the tokens of WebSockets.
             access_log=None,
         )
         await self._runner.setup()
         context = None if self._tls is None else self._tls.context
-        site = web.TCPSite(self._runner, host, port, backlog=CONNECTIONS, ssl_context=context)
-        await site.start()
-        bound = self._runner.addresses[0]
+        self._connections.server = self._runner.server
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(
+            self._connections, host, port, backlog=CONNECTIONS, ssl=context
+        )
+        bound = self._listener.sockets[0].getsockname()
         name = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
         self.url = f"{'http' if self._tls is None else 'https'}://{name}:{bound[1]}"
 
+    def _outer_url(self) -> str:
+        """Return where others reach this gateway."""
+        return self._advertised_url or self.url
+
     async def close(self) -> None:
         """Take no more requests, and end those under way, for ten seconds at most."""
+        if self._listener is not None:
+            self._listener.close()
+            self._connections.server = None
         await self._sockets.close()
         if self._runner is not None:
             await self._runner.cleanup()
@@ -76,9 +93,16 @@ class Gateway:
             await self._client.close()
 
     def _application(self) -> web.Application:
-        page = PageRoutes(self._calls, self._client, self._doors)
+        page = PageRoutes(self._calls, self._client, self._doors, self._advertised_url)
         application = web.Application(
-            middlewares=[page.visitors.as_pages(), typed_errors, own_pages_only, self._doors.middleware()],
+            middlewares=[
+                self._connections.timed(),
+                page.visitors.as_pages(),
+                typed_errors,
+                own_pages_only(self._advertised),
+                self._doors.middleware(),
+                self._connections.whole_bodies(),
+            ],
             client_max_size=BODY_BYTES,
         )
         routes = GuardedRoutes(application.router, self._doors.rights)
@@ -86,13 +110,19 @@ class Gateway:
             SchemaRoutes(self._calls),
             PermissionRoutes(self._calls),
             PolicyRoutes(self._calls),
-            TopicRoutes(self._calls, lambda: self.url),
+            TopicRoutes(self._calls, self._outer_url),
             NamespaceRoutes(self._calls),
             TenantRoutes(self._calls),
-            BrokerRoutes(self._calls, lambda: self.url),
+            BrokerRoutes(self._calls, self._outer_url),
             ProduceRoutes(self._calls, self._client),
             self._sockets,
             page,
         ):
             each.add_to(routes)
+
+        async def describe(request: web.Request) -> web.Response:
+            """Return this description."""
+            return web.json_response(described(routes.added, self._outer_url()))
+
+        routes.add("GET", DESCRIPTION_PATH, Right.KNOWN, describe)
         return application

@@ -8,7 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from aiohttp import web
 
@@ -41,12 +41,22 @@ KEPT_GRANTS = 10_000
 _caller: ContextVar[Caller] = ContextVar("caller", default=NOBODY)
 
 
+class Route(NamedTuple):
+    """A route as it was added; `path` has parameters as aiohttp writes them."""
+
+    method: str
+    path: str
+    right: Right
+    summary: str
+
+
 class GuardedRoutes:
     """Adds routes to a router, each with the right that it needs."""
 
     def __init__(self, router: web.UrlDispatcher, rights: dict[Handler, Right]) -> None:
         self._router = router
         self._rights = rights
+        self.added: list[Route] = []
 
     def add(self, method: str, path: str, right: Right, handler: Handler) -> None:
         """Add a route; one for GET answers HEAD as well."""
@@ -55,6 +65,7 @@ class GuardedRoutes:
             return await handler(request)
 
         handle.__doc__ = handler.__doc__
+        self.added.append(Route(method, path, right, (handler.__doc__ or "").strip().partition("\n")[0]))
         self._rights[handle] = right
         for each in ("GET", "HEAD") if method == "GET" else (method,):
             self._router.add_route(each, path, handle)
@@ -66,6 +77,7 @@ class Doors:
     def __init__(self, settings: Settings, calls: Calls, now_s: Callable[[], float] = time.time) -> None:
         self._authentication = Authentication(settings)
         self._decides = settings.authorization_enabled
+        self._is_behind_proxy = bool(settings.advertised_authority())
         self.rights: dict[Handler, Right] = {}
         """The right that each route needs, by its handler."""
         self._superusers = settings.superusers()
@@ -83,7 +95,7 @@ class Doors:
             try:
                 caller = self._authentication.who(_shown(request), self._now_s())
             except AuthenticationError as error:
-                _note(request, NOBODY, 401)
+                self._note(request, NOBODY, 401)
                 refusal = refused(text_of(error), status_of(error))
                 refusal.headers["WWW-Authenticate"] = self._authentication.challenge
                 return refusal
@@ -97,7 +109,7 @@ class Doors:
                     await self.check(right, _resource(request))
                 if is_socket:
                     # Its end may be days away.
-                    _note(request, caller, 101)
+                    self._note(request, caller, 101)
                 response = await handler(request)
                 status = response.status
                 return response
@@ -109,7 +121,7 @@ class Doors:
                     request.method == "POST" and is_page(request)
                 )
                 if is_change or status in (401, 403):
-                    _note(request, caller, status)
+                    self._note(request, caller, status)
 
         return ask
 
@@ -120,6 +132,14 @@ class Doors:
         except AuthenticationError as error:
             return text_of(error)
         return ""
+
+    def _note(self, request: web.Request, caller: Caller, status: int) -> None:
+        """Write a line of the audit log, without the query, where tokens are."""
+        path = request.rel_url.raw_path[:1000]
+        # Only the proxy's own last entry is not a claim of whoever asked.
+        forwarded = request.headers.get("X-Forwarded-For", "") if self._is_behind_proxy else ""
+        address = forwarded.rpartition(",")[2].strip()[:100] or request.remote
+        audit("%r at %s: %s %s: %d", caller.role, address, request.method, path, status)
 
     async def check(self, right: Right, resource: Resource) -> None:
         """Raise AuthorizationError unless the caller has this right."""
@@ -182,9 +202,3 @@ def _resource(request: web.Request) -> Resource:
     if "topic" in of:
         name = TopicName.parse(f"{of.get('domain', 'persistent')}://{name}/{of['topic']}").full
     return Resource(name, of.get("subscription", ""))
-
-
-def _note(request: web.Request, caller: Caller, status: int) -> None:
-    """Write a line of the audit log, without the query, where tokens are."""
-    path = request.rel_url.raw_path[:1000]
-    audit("%r at %s: %s %s: %d", caller.role, request.remote, request.method, path, status)

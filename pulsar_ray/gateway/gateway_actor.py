@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 import time
@@ -11,11 +12,16 @@ from pulsar_ray.actors.broker_process import begin_broker_process, say_serving
 from pulsar_ray.actors.ray_actors import OwnRayActor
 from pulsar_ray.admin.admin import Admin
 from pulsar_ray.asyncio.client import Client
+from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray.gateway.application import Gateway
 from pulsar_ray.launch.start import ready_beside, start_beside
 from pulsar_ray.transport.actor_names import GATEWAY
+from pulsar_ray.transport.this_ray import was_restarted
+
+logger = logging.getLogger(__name__)
+RETRY_S = 1.0
 
 
 class GatewayActor:
@@ -31,7 +37,7 @@ class GatewayActor:
         self._began_s = time.monotonic()
         self._starting = asyncio.Lock()
         self._gateway: Gateway | None = None
-        OwnRayActor().call("ready")
+        OwnRayActor().call("come_back" if was_restarted() else "ready")
 
     async def ready(self) -> str:
         """Serve from now on, and return the address. Raises InvalidConfiguration where it is taken."""
@@ -40,6 +46,15 @@ class GatewayActor:
                 self._gateway = await self._listen()
                 say_serving(self._began_s, self._gateway.url)
         return self._gateway.url
+
+    async def come_back(self) -> None:
+        """Serve where it was served before, as soon as that address is free."""
+        while self._gateway is None:
+            try:
+                await self.ready()
+            except InvalidConfiguration as error:
+                event(logger, "HTTP is not served again yet: %s", error.text, level=logging.WARNING)
+                await asyncio.sleep(RETRY_S)
 
     async def _listen(self) -> Gateway:
         address = self._settings.http_address()
@@ -55,6 +70,11 @@ class GatewayActor:
                 f"{error.strerror or error}"
             ) from None
         return gateway
+
+    async def shutdown(self) -> None:
+        """Take no more requests, and answer those under way, for ten seconds at most."""
+        if self._gateway is not None:
+            await self._gateway.close()
 
     async def probe(self) -> int:
         """Return the process id."""

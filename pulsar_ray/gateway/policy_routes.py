@@ -11,6 +11,7 @@ from aiohttp import web
 from pulsar_ray.gateway.calls import NAMESPACE, TOPIC, Calls, namespace_of, topic_of
 from pulsar_ray.gateway.doors import GuardedRoutes
 from pulsar_ray.gateway.replies import (
+    Handler,
     Refusal,
     body_of,
     done,
@@ -246,6 +247,7 @@ class PolicyRoutes:
             await self._remove(level, request, form.policy)
             return done()
 
+        _name_each(form.policy, get, change, remove)
         path = f"{level.path}/{name}"
         routes.add("GET", path, _RIGHT, get)
         routes.add(form.topic_method if is_topic else form.method, path, _RIGHT, change)
@@ -287,6 +289,7 @@ class PolicyRoutes:
                 await self._set(level, request, "backlog_quota", kept)
             return done()
 
+        _name_each("backlog_quota", get, change, remove)
         routes.add("GET", f"{level.path}/backlogQuotaMap", _RIGHT, get)
         routes.add("POST", f"{level.path}/backlogQuota", _RIGHT, change)
         routes.add("DELETE", f"{level.path}/backlogQuota", _RIGHT, remove)
@@ -296,6 +299,7 @@ class PolicyRoutes:
         return {name: value for name, value in applied.value.items() if applied.sources[name] == level.name}
 
     async def _all_of_namespace(self, request: web.Request) -> web.Response:
+        """Return all policies of a namespace."""
         namespace = namespace_of(request)
         await self._call(self._call.admin.topics.partitions, namespace)
         applied = await self._call(self._policies[OF_NAMESPACE].list, namespace)
@@ -348,3 +352,9 @@ def _quotas(applied: AppliedPolicy, is_effective: bool, level: str) -> dict[str,
                 "policy": applied.value["policy"],
             }
     return quotas
+
+
+def _name_each(policy: str, *handlers: Handler) -> None:
+    """Give the handlers that get, set and remove a policy their lines in the description."""
+    for handler, verb in zip(handlers, ("Return", "Set", "Remove"), strict=True):
+        handler.__doc__ = f"{verb} the policy {policy}."

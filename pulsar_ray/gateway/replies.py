@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 from yarl import URL
@@ -28,6 +28,9 @@ from pulsar_ray.errors import (
     Timeout,
     TopicNotFound,
 )
+
+if TYPE_CHECKING:
+    from aiohttp.typedefs import Middleware
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -86,20 +89,32 @@ def text_of(error: Exception) -> str:
     return error.text if isinstance(error, PulsarException) else str(error)
 
 
-@web.middleware
-async def own_pages_only(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuse what a page of another site has sent through somebody's browser.
+def own_pages_only(advertised: str) -> Middleware:
+    """Return the step that refuses what pages of other sites send through somebody's browser.
 
-    Programs send no Origin. Behind the loopback address no other name leads here, so that none can be made
-    to (DNS rebinding).
+    Programs send no Origin. Behind the loopback address no other name leads here but the one that a proxy
+    has, which is `advertised`: so none can be made to (DNS rebinding).
     """
-    origin = request.headers.get("Origin")
-    if origin is not None and URL(origin).authority != request.host:
-        raise Refusal(403, f"Origin {origin[:200]}: requests of pages from elsewhere are refused")
-    peer = request.transport.get_extra_info("sockname") if request.transport is not None else None
-    if peer is not None and is_loopback(peer[0]) and not _is_here(request.host):
-        raise Refusal(403, f"Host {request.host[:200]}: use 127.0.0.1 or localhost")
-    return await handler(request)
+
+    outer = {advertised} - {""}
+
+    @web.middleware
+    async def look(request: web.Request, handler: Handler) -> web.StreamResponse:
+        origin = request.headers.get("Origin")
+        if origin is not None and _authority(origin) not in {request.host, *outer}:
+            raise Refusal(403, f"Origin {origin[:200]}: requests of pages from elsewhere are refused")
+        peer = request.transport.get_extra_info("sockname") if request.transport is not None else None
+        is_known = request.host in outer or _is_here(request.host)
+        if peer is not None and is_loopback(peer[0]) and not is_known:
+            raise Refusal(403, f"Host {request.host[:200]}: use 127.0.0.1 or localhost")
+        return await handler(request)
+
+    return look
+
+
+def _authority(origin: str) -> str:
+    """Return host and port of an Origin as a Host has them, "" for null."""
+    return origin.partition("://")[2]
 
 
 def is_loopback(address: str) -> bool:
@@ -108,7 +123,10 @@ def is_loopback(address: str) -> bool:
 
 
 def _is_here(host: str) -> bool:
-    name = URL.build(scheme="http", authority=host).host or ""
+    try:
+        name = URL.build(scheme="http", authority=host).host or ""
+    except ValueError:
+        return False
     return name == "localhost" or is_loopback(name)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import ray
@@ -10,7 +11,7 @@ from pulsar_ray.broker.catalog.founding import StartPermission
 from pulsar_ray.config import Settings
 from pulsar_ray.launch.clean_start import start_from_clean_process
 from pulsar_ray.launch.kill_actors import kill_actors
-from pulsar_ray.transport.actor_names import CONTROLLER, NAMESPACE
+from pulsar_ray.transport.actor_names import CONTROLLER, GATEWAY, NAMESPACE
 from pulsar_ray.transport.ray_calls import translated
 from pulsar_ray.transport.this_ray import (
     has_runtime_env,
@@ -20,8 +21,11 @@ from pulsar_ray.transport.this_ray import (
     running_names,
 )
 
+logger = logging.getLogger(__name__)
+
 STOP_TIMEOUT_S = 60.0
 START_TIMEOUT_S = 60.0
+DRAIN_S = 15.0
 
 
 def start_broker(settings: Settings, word: StartPermission | None = None) -> dict[str, Any]:
@@ -72,6 +76,16 @@ def ready_beside(name: str) -> Any:
         return ray.get(actor.ready.remote(), timeout=START_TIMEOUT_S)
 
 
+def _drain(name: str) -> None:
+    """Let an actor answer what is under way, while the broker still serves."""
+    try:
+        actor = ray.get_actor(name, namespace=NAMESPACE)
+        ray.get(actor.shutdown.remote(), timeout=DRAIN_S)
+    except (ValueError, ray.exceptions.RayError) as error:
+        # There is none, or it is killed with what it has.
+        logger.debug("%s was not drained: %s", name, error)
+
+
 def stop_broker() -> bool:
     """Let every actor write pending changes, and end them; False without a broker.
 
@@ -81,6 +95,7 @@ def stop_broker() -> bool:
         controller = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
     except ValueError:
         return kill_actors(running_names())
+    _drain(GATEWAY)
     with translated("stopping the broker"):
         ray.get(controller.shutdown.remote(), timeout=STOP_TIMEOUT_S)
     ray.kill(controller)

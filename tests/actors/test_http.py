@@ -13,7 +13,7 @@ import ray
 from pulsar_ray import InitialPosition
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import InvalidConfiguration
-from pulsar_ray.gateway.gateway_actor import start_gateway
+from pulsar_ray.gateway.gateway_actor import gateway_url, start_gateway
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport.actor_names import GATEWAY
 from tests.running_broker import Broker
@@ -36,6 +36,21 @@ def published(url: str, topic: str, payload: str) -> bool:
     except (urllib.error.URLError, ConnectionError):
         return False
     return bool(results[0]["errorCode"] == 0)
+
+
+def test_the_page_shows_a_topic_that_was_published_to(broker: Broker, url: str, topic: str) -> None:
+    broker.client().subscribe(topic, "billing", initial_position=InitialPosition.Earliest).close()
+    assert published(url, topic, "a message")
+    path = topic.replace("://", "/")
+    for address, shown in (
+        (f"{url}/ui/topics/{path}", "billing"),
+        (f"{url}/ui/topics/{path}/messages", "a message"),
+        (f"{url}/ui/nodes", "serving"),
+        (f"{url}/", "<h1>Topics</h1>"),
+    ):
+        with urllib.request.urlopen(address, timeout=60) as answer:
+            assert shown in answer.read().decode(), address
+    assert gateway_url() == url
 
 
 def test_a_gateway_that_dies_comes_back_at_its_address(broker: Broker, url: str, topic: str) -> None:

@@ -14,7 +14,7 @@ from pulsar_ray.broker.partition.topic_compaction import TopicCompaction
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer.reader import Reader
 from pulsar_ray.client.consumer.table_view import TableView
-from pulsar_ray.errors import InvalidConfiguration, NotAllowedError, ServiceUnitNotReady
+from pulsar_ray.errors import InvalidConfiguration, NotAllowedError
 from pulsar_ray.ledger.segment_file import parse_compacted_name
 from pulsar_ray.managed_ledger.compaction.compaction_order import CompactionOrder, CompactionOutcome
 from pulsar_ray.model.enums import ConsumerType
@@ -314,43 +314,6 @@ def test_a_killed_compactor_leaves_the_view_and_a_next_run_works(broker: Broker,
         return {parsed[1] for path in directory.iterdir() if (parsed := parse_compacted_name(path.name))}
 
     wait_until(lambda: len(forms()) == 1)
-
-
-def test_what_a_killed_partition_had_ordered_is_no_later_ones_outcome(
-    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The compactor outlives its partition, whose successor removes what nobody has named."""
-    topic, topics = broker.topic(), broker.admin().topics
-    publish(client, topic)
-    is_done, is_killed = threading.Event(), threading.Event()
-
-    def left(self: TopicCompaction, order: CompactionOrder) -> CompactionOutcome:
-        cluster = self._new_cluster()
-        address: str = cluster.controller("compactor", order.topic, timeout_s=20.0)
-        cluster.call_again(address, "begin", order, timeout_s=20.0)
-        wait_until(lambda: cluster.call(address, "look", order.number, timeout_s=20.0).outcome)
-        is_done.set()
-        is_killed.wait(WAIT_MS / 1000)
-        raise ServiceUnitNotReady("the partition was killed")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(TopicCompaction, "_asked", left)
-        topics.compact(topic)
-        assert is_done.wait(WAIT_MS / 1000)
-        broker.cluster.kill(partition_name(TopicName.parse(topic).full))
-        is_killed.set()
-    publish(client, topic, [("a", b"a4")])
-    directory = broker.cluster.partition(topic).directory
-
-    def forms() -> int:
-        return sum(parse_compacted_name(path.name) is not None for path in directory.iterdir())
-
-    wait_until(lambda: not forms())
-    compact(broker, topic)
-    assert forms()
-    assert rest(client.create_reader(topic, MessageId.earliest, is_read_compacted=True)) == [
-        b"b2", b"e1", b"a4",
-    ]  # fmt: skip
 
 
 def test_a_threshold_compacts_by_itself_and_keeps_what_was_not_compacted(make_broker: Any) -> None:

@@ -37,9 +37,6 @@ from pulsar_ray.transport.cluster import Cluster
 
 logger = logging.getLogger(__name__)
 
-_NUMBERS = 1000
-"""So many compactions have a number before an owner comes near those of the next."""
-_MOST_EPOCHS = 1 << 20
 START_DEADLINE_S = 60.0
 CALL_DEADLINE_S = 30.0
 FIRST_LOOK_S = 0.02
@@ -279,11 +276,7 @@ class TopicCompaction:
         if self._removing is not None:
             await asyncio.wait([self._removing])
         found = await self._loop.run_in_executor(None, numbers_of_forms, self._directory)
-        if not self._last_number:
-            # No number of an earlier owner's: its compactor may still write, or know what came of that.
-            rounds = max(self._ledger.epoch % _MOST_EPOCHS, max(found, default=-_NUMBERS) // _NUMBERS + 2)
-            self._last_number = rounds * _NUMBERS
-        number = self._last_number = max(self._last_number, *found, 0) + 1
+        number = self._last_number = max(self._last_number, 0, *found) + 1
         settings = self._policies.settings
         identity = self._ledger.identity
         return CompactionOrder(

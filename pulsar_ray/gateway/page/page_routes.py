@@ -41,12 +41,12 @@ _LETTERS = "-dlq"
 class PageRoutes:
     """Routes of the page; a part of one is what htmx asks for."""
 
-    def __init__(self, calls: Calls, client: Client, doors: Doors) -> None:
+    def __init__(self, calls: Calls, client: Client, doors: Doors, outer_url: str) -> None:
         self._call = calls
         self._admin = calls.admin
         self._doors = doors
         self._rendering = Rendering()
-        self.visitors = Visitors(doors, self._rendering)
+        self.visitors = Visitors(doors, self._rendering, is_outside_tls=outer_url.startswith("https:"))
         self._messages = MessagePages(calls, client, self._show)
         self._actions = Actions(calls, self.visitors, self._show)
 

@@ -26,7 +26,8 @@ FORM_BYTES = 64 << 10
 class Visitors:
     """Knows visitors by a cookie, which REST and WebSockets never heed."""
 
-    def __init__(self, doors: Doors, rendering: Rendering) -> None:
+    def __init__(self, doors: Doors, rendering: Rendering, *, is_outside_tls: bool) -> None:
+        self._is_outside_tls = is_outside_tls
         self._doors = doors
         self._rendering = rendering
         self._secret = secrets.token_bytes(32)
@@ -55,7 +56,8 @@ class Visitors:
         if problem:
             return self._rendering.page("login.html", 401, problem=problem, back=back)
         response = _see(back)
-        is_secure = request.transport is not None and request.transport.get_extra_info("sslcontext")
+        has_tls = request.transport is not None and request.transport.get_extra_info("sslcontext")
+        is_secure = self._is_outside_tls or has_tls
         response.set_cookie(COOKIE, _encoded(shown), httponly=True, samesite="Strict", secure=bool(is_secure))
         return response
 

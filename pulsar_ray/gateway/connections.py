@@ -1,0 +1,105 @@
+"""Bounds the connections of the gateway, and how long each may take."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+from aiohttp import web
+
+from pulsar_ray.gateway.replies import Handler, Refusal
+from pulsar_ray.lane.waiting import within
+
+if TYPE_CHECKING:
+    from aiohttp.typedefs import Middleware
+
+CONNECTIONS = 2000
+HEAD_S = 15.0
+"""How long a request may take to arrive, up to its body."""
+BODY_S = 60.0
+KEEP_ALIVE_S = 60.0
+
+
+class Connections:
+    """Makes the protocol of each connection to a server.
+
+    A connection beyond the limit is closed at once, and one that begins no request in time, or takes its
+    answer too slowly. So whoever sends or reads a byte now and then holds nothing for long.
+    """
+
+    def __init__(self, *, most: int = CONNECTIONS, head_s: float = HEAD_S, body_s: float = BODY_S) -> None:
+        self.server: web.Server | None = None
+        """Set before the first connection; none is let in without it."""
+        self._most = most
+        self._head_s = head_s
+        self._body_s = body_s
+        self._deadlines: dict[asyncio.BaseTransport, asyncio.TimerHandle] = {}
+
+    def __call__(self) -> asyncio.Protocol:
+        """Return the protocol of a new connection."""
+        return _Entrance(self)
+
+    def enter(self, transport: asyncio.Transport) -> None:
+        """Let a connection in, unless there are too many."""
+        if self.server is None or len(self.server.connections) >= self._most:
+            transport.abort()
+            return
+        protocol = self.server()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        self._wait(transport, self._head_s)
+
+    def _wait(self, transport: asyncio.Transport, within_s: float) -> None:
+        self._settle(transport)
+        loop = asyncio.get_running_loop()
+        self._deadlines[transport] = loop.call_later(within_s, self._end, transport)
+
+    def _settle(self, transport: asyncio.Transport) -> None:
+        if (deadline := self._deadlines.pop(transport, None)) is not None:
+            deadline.cancel()
+
+    def _end(self, transport: asyncio.Transport) -> None:
+        self._deadlines.pop(transport, None)
+        transport.abort()
+
+    def timed(self) -> Middleware:
+        """Return the step that notes when requests begin and end, as the first."""
+
+        @web.middleware
+        async def note(request: web.Request, handler: Handler) -> web.StreamResponse:
+            transport = request.transport
+            if transport is None:
+                return await handler(request)
+            self._settle(transport)
+            try:
+                return await handler(request)
+            finally:
+                self._wait(transport, KEEP_ALIVE_S + self._head_s)
+
+        return note
+
+    def whole_bodies(self) -> Middleware:
+        """Return the step that reads bodies, of those who may send them, as the last."""
+
+        @web.middleware
+        async def read(request: web.Request, handler: Handler) -> web.StreamResponse:
+            if request.can_read_body:
+                try:
+                    await within(request.read(), self._body_s)
+                except asyncio.TimeoutError:
+                    raise Refusal(408, f"the body did not arrive within {self._body_s:g} s") from None
+            return await handler(request)
+
+        return read
+
+
+class _Entrance(asyncio.Protocol):
+    """Stands for a connection until it is let in."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.Protocol."""
+        # Not asked for by its class: that of uvloop is none of asyncio's.
+        self._connections.enter(cast("asyncio.Transport", transport))
