@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,25 @@ def open_object_store(url: str, **options: Any) -> Bucket | FileStore:
     return Bucket(url, options)
 
 
+_NO_BUCKET = "NoSuchBucket"
+_RIGHTS = (
+    "look at the credentials in the environment of Ray's nodes, and at the rights that docs/remote.md lists"
+)
+_REMEDIES = {
+    "169.254.169.254": "no credentials are set, and the role of the instance cannot be asked: set them in "
+    "the environment of Ray's nodes",
+    _NO_BUCKET: "make the bucket, or look at its name, the region and the endpoint",
+    "403 Forbidden": _RIGHTS,
+    "401 Unauthorized": _RIGHTS,
+}
+"""By what stands in an error."""
+
+
 class Bucket:
     """A bucket, or a prefix in one."""
 
     def __init__(self, url: str, options: dict[str, Any]) -> None:
+        self._url = url.rstrip("/")
         try:
             self._obstore = importlib.import_module("obstore")
             stores = importlib.import_module("obstore.store")
@@ -120,8 +136,17 @@ class Bucket:
             self._errors.UnauthenticatedError,
             self._errors.NotSupportedError,
         )
-        kind = RemoteStoreRefused if isinstance(error, lasting) else RemoteStoreUnavailable
-        return kind(f"{key}: {_first_line(error)}")
+        text = str(error)
+        is_lasting = isinstance(error, lasting) or _NO_BUCKET in text
+        kind = RemoteStoreRefused if is_lasting else RemoteStoreUnavailable
+        remedy = next((remedy for sign, remedy in _REMEDIES.items() if sign in text), "")
+        return kind(": ".join(filter(None, (f"{self._url}/{key}", _said(error), remedy))))
+
+
+def _said(error: Exception) -> str:
+    """Return what the object store says, or else its client."""
+    found = [re.search(f"<{name}>([^<]+)</{name}>", str(error)) for name in ("Code", "Message")]
+    return ": ".join(each[1] for each in found if each) or _first_line(error)
 
 
 def _first_line(error: Exception) -> str:

@@ -173,7 +173,7 @@ class LifeRunner:
             return await self._shipped(request.turn)
         if isinstance(request, SyncDirectory):
             return await self._on_thread(partial(self._sync_directory, request.partition))
-        if isinstance(request, Delete):
+        if isinstance(request, Delete) and not request.is_awaited:
             self.begin(self._carry_out(request))
             return None
         return await self._carry_out(request)

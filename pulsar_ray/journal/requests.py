@@ -50,9 +50,10 @@ class Create:
 
 @dataclass(frozen=True)
 class Delete:
-    """Delete objects, in the background: nothing depends on when that is done."""
+    """Delete objects, in the background unless it is awaited; the answer says nothing then."""
 
     keys: tuple[str, ...]
+    is_awaited: bool = False
 
 
 @dataclass(frozen=True)

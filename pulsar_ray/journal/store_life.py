@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Protocol
 
 from pulsar_ray.errors import JournalDamaged
@@ -35,13 +36,26 @@ from pulsar_ray.journal.objects import (
 from pulsar_ray.journal.partition_state import FileState, PartitionState, apply
 from pulsar_ray.journal.reading import Walk, create, newest_index, refuse_hole, walk
 from pulsar_ray.journal.receipts import Receipts
-from pulsar_ray.journal.requests import Delete, Get, ListKeys, Shipped, SyncDirectory, Task, ask
+from pulsar_ray.journal.requests import (
+    UNKNOWN,
+    Delete,
+    Get,
+    ListKeys,
+    Shipped,
+    SyncDirectory,
+    Task,
+    Wait,
+    ask,
+    pauses_s,
+)
 from pulsar_ray.journal.shipping import Cut, Queued, Shipping
 
 PIECE_BYTES = 8 * 1024 * 1024
 MOST_INDEX_BYTES = 16 * 1024 * 1024
 """Ends of files may take so much of an index before they become pieces."""
 LEAST_INLINE_BYTES = 512
+TRIES_TO_CLEAR = 5
+CLEARING_SECONDS = 0.05
 
 
 class Directory(Protocol):
@@ -133,6 +147,8 @@ class StoreLife:
         self._awaited_turn = 0
         self._sealed_walk: tuple[str, Walk] | None = None
         self._busy: set[str] = set()
+        self._clearing: set[str] = set()
+        """Partitions that left the journal, and whose pieces may be deleted yet."""
         self._dropping: set[tuple[str, int]] = set()
         self._index_number = -1
         self._is_checkpointing = False
@@ -198,6 +214,7 @@ class StoreLife:
         """Queue that a partition of this directory is in the journal no more."""
         if self._known.pop(partition, None) is not None:
             self.serving.discard(partition)
+            self._clearing.add(partition)
             self.shipping.queue(self._now, Append(partition, "", 0, mark=("forget",)))
 
     def forget_walk(self) -> None:
@@ -221,6 +238,8 @@ class StoreLife:
         if not self.is_ready or self.knows(partition):
             return
         self._busy.add(partition)
+        while partition in self._clearing:
+            yield Wait(CLEARING_SECONDS)  # else what is uploaded would be deleted behind that
         while True:
             ends = dict(self._synced_ends.get(partition, {}))
             try:
@@ -498,7 +517,7 @@ class StoreLife:
         if append.mark[:1] == ("front",):
             self._tasks.append(self._unlink(append.partition, append.mark[1]))
         elif append.mark[:1] == ("forget",):
-            self._tasks.append(self._clear_pieces(append.partition))
+            self._tasks.append(self._clear_forgotten(append.partition))
         elif append.mark[:1] == ("gone",):
             self._tasks.append(self._unlink_files(append.partition, append.mark[1]))
         elif append.mark[:1] == ("drop",):
@@ -526,6 +545,17 @@ class StoreLife:
             names = yield from ask(ListKeys(pieces_prefix(partition)))
             if names:
                 yield Delete(tuple(names))
+
+    def _clear_forgotten(self, partition: str) -> Task[None]:
+        """Delete the pieces of a partition that left the journal, before it may come back."""
+        yield from self.catalog.read()
+        if self.catalog.owner(partition).store == self.store:
+            names = yield from ask(ListKeys(pieces_prefix(partition)))
+            for pause_s in islice(pauses_s(), TRIES_TO_CLEAR if names else 0):
+                if (yield Delete(tuple(names), is_awaited=True)) is not UNKNOWN:
+                    break
+                yield Wait(pause_s)
+        self._clearing.discard(partition)
 
     def _upload(
         self, partition: str, state: PartitionState, inline_bytes: int

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import http.server
 import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -140,3 +142,42 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_names_do_not_leave_the_directory(tmp_path: Path) -> None:
     with pytest.raises(RemoteStoreRefused):
         open_object_store(f"file://{tmp_path}").get("journal/../../x")
+
+
+def test_a_bucket_that_is_not_there_is_named_with_a_remedy(server: str) -> None:
+    store = bucket(server, "s3://other/prefix")
+    for ask in (
+        lambda: store.create("journal/a", b""), lambda: store.get("journal/a"), lambda: store.list("journal/")
+    ):  # fmt: skip
+        with pytest.raises(RemoteStoreRefused, match=r"s3://other/prefix/journal/.*NoSuchBucket.*make the"):
+            ask()
+
+
+class Refusing(http.server.BaseHTTPRequestHandler):
+    """An S3 server that knows nobody's credentials."""
+
+    def _refuse(self) -> None:
+        self.rfile.read(int(self.headers.get("content-length") or 0))
+        body = b"<Error><Code>InvalidAccessKeyId</Code><Message>Your key is unknown.</Message></Error>"
+        self.send_response(403)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("do_"):
+            return self._refuse
+        raise AttributeError(name)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_wrong_credentials_are_named_with_a_remedy() -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as refusing:
+        threading.Thread(target=refusing.serve_forever, daemon=True).start()
+        store = bucket(f"http://127.0.0.1:{refusing.server_port}")
+        for ask in (lambda: store.create("k", b""), lambda: store.get("k"), lambda: store.delete(("k",))):
+            with pytest.raises(RemoteStoreRefused, match=r"InvalidAccessKeyId: Your key.*look at the cred"):
+                ask()
+        refusing.shutdown()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine
 from contextlib import closing
 from functools import wraps
@@ -15,6 +16,7 @@ from pulsar_ray.broker.serving.shipping_link import ASYNC, SYNC, ShippingLink
 from pulsar_ray.config import OFF
 from pulsar_ray.errors import JournalDamaged, RemoteStoreRefused, RemoteStoreUnavailable, StoreSealed
 from pulsar_ray.journal import store_journal
+from pulsar_ray.journal.file_store import FileStore
 from pulsar_ray.journal.shipped_disk import ShippedDisk
 from pulsar_ray.journal.store_files import listed_files, read_term, remove_partition
 from pulsar_ray.journal.store_journal import CountingStore, StoreJournal
@@ -32,12 +34,12 @@ DEADLINE_S = 60
 NUMBER = IDENTITY.number
 
 
-def runs(test: Callable[[tuple[Path, Path], str], Coroutine[Any, Any, None]]) -> Callable[..., None]:
+def runs(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     """Run a test on an event loop of its own, as the process of a partition has one."""
 
     @wraps(test)
-    def run(homes: tuple[Path, Path], url: str) -> None:
-        asyncio.run(test(homes, url))
+    def run(**fixtures: Any) -> None:
+        asyncio.run(test(**fixtures))
 
     return run
 
@@ -492,3 +494,41 @@ async def test_a_disk_makes_good_what_somebody_deleted_from_its_journal(
     await asyncio.to_thread(lambda: started(homes[0], url).stop())
     assert await asyncio.to_thread(taken_over, homes[1], url) == [str(NUMBER)]
     assert stored(homes[1]) == list(range(23))
+
+
+@runs
+async def test_a_topic_that_is_shipped_again_at_once_keeps_its_pieces(
+    homes: tuple[Path, Path], url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = homes
+    journal = await asyncio.to_thread(started, first, url)
+    partition = Partition(first)
+    for seq in range(10):
+        append(partition.log, seq, size=20_000)
+    partition.publish(10)
+    await partition.until_confirmed(10)
+    await asyncio.to_thread(journal.run, lambda life: life.checkpoint())
+    create, delete, is_uploaded = FileStore.create, FileStore.delete, threading.Event()
+
+    def tell(store: FileStore, key: str, body: bytes) -> bool:
+        was_created = create(store, key, body)
+        if key.startswith("segments/"):
+            is_uploaded.set()
+        return was_created
+
+    def delete_late(store: FileStore, keys: tuple[str, ...]) -> None:
+        if any(key.startswith("segments/") for key in keys):
+            is_uploaded.wait(0.5)
+        delete(store, keys)
+
+    monkeypatch.setattr(FileStore, "create", tell)
+    monkeypatch.setattr(FileStore, "delete", delete_late)
+    partition.link.set_durability(OFF, 30.0)
+    await until(lambda: journal.status()["partitions"] == 0)
+    partition.link.set_durability(SYNC, 30.0)
+    partition.publish(11)
+    await partition.until_confirmed(10, 11)
+    partition.die()
+    await asyncio.to_thread(journal.stop)
+    assert await asyncio.to_thread(taken_over, second, url) == [str(NUMBER)]
+    assert stored(second) == list(range(12))
