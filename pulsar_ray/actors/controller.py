@@ -416,6 +416,11 @@ class Controller:
             for node in await self._stores.nodes()
         ]
 
+    async def kept_by(self, store_id: str) -> list[int]:
+        """Return the numbers of the partitions that the catalog expects in a store."""
+        await self._serving()
+        return self._lost_stores.kept_by(store_id)
+
     async def lost_with(self, store_id: str) -> dict[str, Any]:
         """Say what is lost with a store, as `LostStores.losses`."""
         await self._serving()

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 import shutil
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from pulsar_ray.broker.partition.sleeping_partition import describe_sleeping
 from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.errors import PulsarException, ServiceUnitNotReady, WrongNode
+from pulsar_ray.journal.ended_store import place_aside, put_aside
 from pulsar_ray.journal.remote_state import problem_of, remark_of
 from pulsar_ray.journal.store_files import remove_partition
 from pulsar_ray.journal.store_journal import StoreJournal
@@ -27,7 +29,12 @@ from pulsar_ray.managed_ledger.log.partition_directories import (
     read_identities,
 )
 from pulsar_ray.managed_ledger.store.store_directory import StoreDirectory, check_foreign
-from pulsar_ray.managed_ledger.store.store_identity import STORE_FILE, StoreIdentity, has_partitions
+from pulsar_ray.managed_ledger.store.store_identity import (
+    STORE_FILE,
+    StoreIdentity,
+    has_partitions,
+    successor,
+)
 from pulsar_ray.managed_ledger.store.unfinished_growth import mark_added, mark_prepared, prepared_numbers
 from pulsar_ray.managed_ledger.store.wake_times import WakeTimes, read_wake_times
 
@@ -165,6 +172,25 @@ class HeldStore:
     async def adopt(self, partitions: list[str]) -> list[str]:
         """See StoreJournal.adopt. Raises ServiceUnitNotReady without a journal that runs."""
         return await asyncio.to_thread(self._running_journal().adopt, partitions)
+
+    def _put_aside(self, owners: Mapping[str, str], kept: Collection[int]) -> bool:
+        """Make an ended store a new one, see `put_aside`; False while others work in it."""
+        assert self._store is not None
+        before = self._store.identity
+        if not self._store.hold_alone():
+            return False
+        left = put_aside(self._path, before, owners, kept)
+        self._store.change(successor(before, has_partitions=bool(left)))
+        event(
+            logger,
+            "store %s was taken over: %s is store %s now, with %d partitions, the rest is in %s",
+            before.store_id,
+            self._path,
+            self._store.store_id,
+            len(left),
+            place_aside(self._path, before.store_id),
+        )
+        return True
 
     def _running_journal(self) -> StoreJournal:
         if self._journal is None:

@@ -199,11 +199,20 @@ class LostStores:
         """Take over stores that have been away for long, one at a time."""
         membership = self._stores.membership
         assert membership is not None
+        for store_id in self._stores.take_sealed():
+            # Nobody may work in its directory when that becomes a new store.
+            self._served.end_beside(store_id)
         away = [each for each in self._stores.absent() if each != membership.catalog_store_id]
         due = self._losses.look(now, away)
         if due and (self._taking is None or self._taking.done()):
             self._losses.begun(due[0])
             self._taking = asyncio.get_running_loop().create_task(self._take_over_by_itself(due[0]))
+
+    def kept_by(self, store_id: str) -> list[int]:
+        """Return the numbers of a store's partitions, without its heartbeat's."""
+        own = heartbeat(store_id).full
+        names = [name for name in self._catalog.names_in(store_id, -1) if name != own]
+        return [row.number for row in map(self._catalog.partition, names) if row is not None]
 
     def describe(self, store_id: str) -> str:
         """Say what is done about a store that is away, as `NodeLosses.describe`."""
@@ -244,7 +253,7 @@ class LostStores:
         left = [name for name in self._catalog.names_in(store_id, -1) if name != own]
         event(logger, "store %s is taken over: %d partitions, %d left", store_id, len(moved), len(left))
         if not left:
-            self._catalog.forget_store(store_id, [], {})
+            await self._served.remove(self._catalog.forget_store(store_id, [], {}))
         return len(left)
 
     async def give_inheritances(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import shutil
 import socket
 import time
@@ -102,6 +103,36 @@ class StoreActor(HeldStore):
                 await asyncio.sleep(WATCH_INTERVAL_S)
         self._journal_problem = ""
         event(logger, "ships what is stored to %s, in life %d", url, self._journal.status()["life"])
+        await self._go_on_when_ended(self._journal)
+
+    async def _go_on_when_ended(self, journal: StoreJournal) -> None:
+        """Become a new store, in a new process, once others have taken this one over."""
+        assert self._store is not None
+        problem = ""
+        while True:
+            await asyncio.sleep(WATCH_INTERVAL_S)
+            if not journal.is_ended:
+                continue
+            try:
+                if await self._became_new(journal):
+                    os._exit(71)
+            except (PulsarException, OSError) as error:
+                if str(error) != problem:
+                    problem = str(error)
+                    logger.warning("%s does not become a new store yet: %s", self._path, problem)
+
+    async def _became_new(self, journal: StoreJournal) -> bool:
+        assert self._store is not None
+        owners = await asyncio.to_thread(journal.owners_if_sealed)
+        identity = self._store.identity
+        if owners is None or identity.store_id == identity.catalog_store_id:
+            # A copy, or one that lacks what was shipped, and the catalog's: a person decides.
+            return False
+        controller = await asyncio.to_thread(self._system.find, CONTROLLER)
+        if controller is None:
+            return False
+        kept = await controller.call("kept_by", identity.store_id, within_s=CONTROLLER_DEADLINE_S)
+        return await asyncio.to_thread(self._put_aside, owners, kept)
 
     async def remote(self) -> dict[str, Any] | None:
         """See HeldStore.remote; until the journal runs, why it does not."""

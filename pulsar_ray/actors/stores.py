@@ -12,7 +12,7 @@ from pulsar_ray.broker.catalog.membership import Membership
 from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import NotConnected, PulsarException, ServiceUnitNotReady, Timeout
+from pulsar_ray.errors import NotConnected, PulsarException, ServiceUnitNotReady, StoreSealed, Timeout
 from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity
 from pulsar_ray.transport.actor_names import store_name
 
@@ -24,7 +24,7 @@ RECORD_DEADLINE_S = 7.0
 DISK_DEADLINE_S = 2.0
 FIND_WAIT_S = 20.0
 RETRY_S = 0.1
-THERE, SILENT, GONE = "there", "silent", "gone"
+THERE, SILENT, SEALED, GONE = "there", "silent", "sealed", "gone"
 
 
 class Stores:
@@ -46,6 +46,7 @@ class Stores:
         self.unknown: dict[str, list[dict[str, Any]]] = {}
         self.silent: set[str] = set()
         """Of the known ones, these did not answer when they were last probed."""
+        self._sealed: set[str] = set()
         self.membership: Membership | None = None
         self._recording = asyncio.Lock()
         self._finding: dict[str, asyncio.Task[None]] = {}
@@ -154,6 +155,9 @@ class Stores:
             is_lost = described["identity"] is not None or membership.is_expected(host)
         except PulsarException as error:
             reason = str(error)
+            if isinstance(error, StoreSealed):
+                places = membership.catalog.stores().items()
+                self._sealed |= {each for each, place in places if place == (host, self._data_dir)}
         if node_id not in self._system.hosts():
             return
         if self.refused.get(node_id, {}).get("reason") != reason:
@@ -172,6 +176,11 @@ class Stores:
         membership.take_in(described)
         async with self._recording:
             await self._record(membership, described)
+            if described["identity"].succeeds:
+                here = await described["handle"].call(
+                    "unknown", membership.catalog.numbers_in(described["store_id"])
+                )
+                membership.take_in_successor(described["identity"], [each.number for each in here])
             self.known[described["store_id"]] = described
         event(
             logger,
@@ -272,7 +281,9 @@ class Stores:
             store_id for (store_id, _), answer in zip(stores, answers, strict=True) if answer == SILENT
         }
         for (store_id, _), answer in zip(stores, answers, strict=True):
-            if answer == GONE:
+            if answer == SEALED:
+                self._sealed.add(store_id)
+            if answer in (GONE, SEALED):
                 self.give_up(store_id, "see the line before")
 
     def give_up(self, store_id: str, reason: str) -> None:
@@ -282,6 +293,11 @@ class Stores:
         if store is not None:
             self._handles.pop(store["node_id"], None)
             self._say_gone(store, reason)
+
+    def take_sealed(self) -> set[str]:
+        """Return once the ids of stores that said since that others have ended them."""
+        sealed, self._sealed = self._sealed, set()
+        return sealed
 
     def absent(self) -> list[str]:
         """Return the ids of stores with partitions that do not answer."""
@@ -339,7 +355,7 @@ async def _described(handle: ActorHandle, what: str) -> dict[str, Any]:
 
 
 async def _probe(store: dict[str, Any]) -> str:
-    """Return THERE, SILENT, or GONE if its directory is not the store's any more."""
+    """Return THERE, SILENT, SEALED, or GONE if its directory is not the store's any more."""
     try:
         await store["handle"].call("probe", within_s=PROBE_DEADLINE_S)
     except Timeout:
@@ -352,5 +368,5 @@ async def _probe(store: dict[str, Any]) -> str:
         return SILENT
     except PulsarException as error:
         logger.warning("store %s is lost: %s", store["store_id"], error)
-        return GONE
+        return SEALED if isinstance(error, StoreSealed) else GONE
     return THERE

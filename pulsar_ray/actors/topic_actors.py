@@ -227,6 +227,13 @@ class TopicActors:
                 self.end_tracker(address)
         self._actors.kill(partition_name(row.name))
 
+    def end_beside(self, store_id: str) -> None:
+        """Kill all actors beside a store that serves nothing any more, for good."""
+        for partition in {topic_of_actor(name) for name in self._actors.beside(store_id)}:
+            row = self.topics.partition(TopicName.parse(partition))
+            if row is not None:
+                self.end(row)
+
     async def connected(self, row: PartitionRow) -> list[str]:
         """Name the producers and consumers that are connected to a partition."""
         names: list[str] = []

@@ -152,6 +152,7 @@ class StoreJournal:
         life = raise_life(data_dir, url)
         self._life = StoreLife(store_id, life, self._files, lambda: secrets.token_bytes(16))
         self._deposed: Deposed | None = None
+        self._is_sealed = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
         self._is_begun = threading.Event()
@@ -188,9 +189,28 @@ class StoreJournal:
             self._door.close()
 
     def _sealed(self) -> str:
+        if self._is_sealed:
+            return "others have taken the store over, and it becomes a new one once nobody works in it"
         if self._deposed is not None and self._deposed.is_set_aside:
             return "the journal has gone on without this directory, or has what is missing here"
         return "the store was taken over while it was away"
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether this life is over, for whatever reason."""
+        return self._deposed is not None
+
+    def owners_if_sealed(self) -> dict[str, str] | None:
+        """Return who owns each partition by now, None if nobody has sealed this store; blocks.
+
+        A directory that is a copy, or lacks what was shipped, is not sealed by that.
+        """
+        if not self._is_sealed:
+            self._is_sealed = self.run(lambda life: walk(life.store)).is_sealed
+        if not self._is_sealed:
+            return None
+        self.run(lambda life: life.catalog.read())
+        return {partition: entry.store for partition, entry in self._life.catalog.owners.items()}
 
     def check(self) -> None:
         """Raise StoreSealed if others have taken the store over."""

@@ -36,6 +36,13 @@ class FileLock:
         self._fd = fd
         _held_locks.add(self)
 
+    def hold_alone(self) -> bool:
+        """Make a shared lock exclusive; False, and as before, if others hold it."""
+        if try_lock(self._fd):
+            return True
+        try_lock(self._fd, is_shared=True)
+        return False
+
     def release(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:

@@ -15,6 +15,7 @@ from tests.nodes.world import DATA_DIR, SHARED, Node, World
 
 DEADLINE_S = 120.0
 LOSS_S = 10
+OFF = "public/off/t"
 REMOTE = f"file://{SHARED}/bucket"
 _SEND = """
 import sys, pulsar_ray
@@ -61,27 +62,36 @@ def test_partitions_of_a_node_that_is_gone_go_on_elsewhere_with_all_that_was_con
 
 
 @pytest.mark.timeout(900)
-def test_a_node_that_never_comes_back_is_taken_over_by_itself_under_load(world: World) -> None:
+def test_a_node_is_taken_over_by_itself_under_load_and_comes_back_as_a_new_one(world: World) -> None:
     nodes, worker = _two_nodes(world, node_loss_seconds=LOSS_S)
     head, flow = nodes.head, Flow(world)
-    for topic in ("t", "ids"):
+    nodes.admin("namespaces.create", "public/off")
+    nodes.admin("namespaces.policies.set", "public/off", "remote_durability", "off")
+    for topic in ("t", "ids", OFF):
         nodes.admin("topics.create_partitioned_topic", topic, 4)
-    before = head.ask(_SEND, "ids", "0", "40")
+    before, unshipped = (head.ask(_SEND, topic, "0", "40") for topic in ("ids", OFF))
     lost = _store_of(head, worker)
     with flow.programs(head):
         worker.kill()
         died = time.monotonic()
-        wait_until(
-            lambda: "taken over by other stores" in _why_away(head, lost),
-            DEADLINE_S,
-            "nodes says what is done",
-        )
-        wait_until(lambda: lost[:8] not in _run(head, "nodes"), DEADLINE_S, "all of it is taken over")
+        wait_until(lambda: "taken over by other stores" in _why_away(head, lost), DEADLINE_S, "nodes says it")
+        wait_until(lambda: "never shipped" in _why_away(head, lost), DEADLINE_S, "all of it is taken over")
         print(f"taken over {time.monotonic() - died:.1f} s after the death, {LOSS_S} s of that were to wait")
         flow.check("the takeover")
     assert set(flow.told("confirmed")) <= set(head.ask(READ_ALL))
     behind = head.ask(_SEND, "ids", "40", "40")
     assert head.ask(_CONSUME, "ids", "80") == {**before, **behind}
+    worker.boot()
+    start_ray(worker, f"--address={head.address}:{PORT}")
+    wait_until(lambda: lost not in _stores(head) and _ships(head) == 2, DEADLINE_S, "a new store")
+    assert head.ask(_CONSUME, OFF, "40") == unshipped
+    assert f"ended-{lost}" in worker.run("ls", DATA_DIR).stdout
+    assert "all is whole" in worker.run("pulsar-ray", "verify", f"{DATA_DIR}/ended-{lost}").stdout
+    wait_until(lambda: head.run("pulsar-ray", "health", check=False).returncode == 0, DEADLINE_S, "health")
+    had = _partitions_of(head, worker)
+    nodes.admin("topics.create_partitioned_topic", "new", 4)
+    assert len(head.ask(_SEND, "new", "0", "8")) == 8
+    assert _partitions_of(head, worker) > had
 
 
 def _two_nodes(world: World, node_loss_seconds: int) -> tuple[RayNodes, Node]:
@@ -109,9 +119,17 @@ def _listed(head: Node) -> list[dict[str, Any]]:
     return listed
 
 
+def _stores(head: Node) -> set[str]:
+    return {str(each["store_id"]) for each in _listed(head)}
+
+
 def _store_of(head: Node, node: Node) -> str:
     (store_id,) = [each["store_id"] for each in _listed(head) if each["host"] == node.name]
     return str(store_id)
+
+
+def _partitions_of(head: Node, node: Node) -> int:
+    return sum(int(each["partitions"]) for each in _listed(head) if each["host"] == node.name)
 
 
 def _why_away(head: Node, store_id: str) -> str:

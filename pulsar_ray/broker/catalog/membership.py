@@ -14,7 +14,7 @@ from typing import Any
 from pulsar_ray.broker.catalog.catalog import Catalog
 from pulsar_ray.errors import BrokerPersistenceError
 from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity
-from pulsar_ray.model.topic_name import system_change_log
+from pulsar_ray.model.topic_name import heartbeat, system_change_log
 
 
 @dataclass(slots=True)
@@ -109,6 +109,18 @@ class Membership:
         if identity.has_change_logs:
             # Of a catalog that was made anew without this store: policies may lie where nobody has looked.
             self.catalog.change_logs.expect(system_change_log().full)
+
+    def take_in_successor(self, identity: StoreIdentity, numbers: Collection[int]) -> None:
+        """Give a store what it has of the one that it was before.
+
+        It may be repeated.
+        """
+        former, catalog = identity.succeeds, self.catalog
+        here = catalog.numbers_in(former) & set(numbers)
+        catalog.move_partitions(dict.fromkeys(here, identity.store_id))
+        own = heartbeat(former).full
+        if former in catalog.stores() and not set(catalog.names_in(former, -1)) - {own}:
+            catalog.forget_store(former, [], {})
 
     def away(self, present: Collection[str]) -> list[dict[str, Any]]:
         """The stores that hold partitions and are on no node, with their last places."""

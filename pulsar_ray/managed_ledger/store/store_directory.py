@@ -45,6 +45,7 @@ class StoreDirectory:
         self.path = path
         self.identity = identity
         self._locks = (lock, cluster_lock)
+        self._cluster_lock = cluster_lock
 
     @property
     def store_id(self) -> str:
@@ -105,6 +106,10 @@ class StoreDirectory:
             self.identity = write_identity(self.path, identity)
         except OSError as error:
             raise _unusable(self.path, error) from error
+
+    def hold_alone(self) -> bool:
+        """Keep all other processes out from now on; False if one works here yet."""
+        return self._cluster_lock.hold_alone()
 
     def check_present(self) -> None:
         """Raise WrongNode if the path leads to this store no longer.

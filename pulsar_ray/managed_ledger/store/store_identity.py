@@ -30,6 +30,7 @@ class StoreIdentity:
     have been, `numbers_below` is above every partition number that may have been granted (ADR 0026).
     `has_change_logs`: policies may lie in logs, without which a new catalog does not know them (ADR 0031).
     `is_of_ray_cluster`: a Ray that `ray start` began uses it, so that no embedded broker may.
+    `succeeds`: the store that this directory was before others ended that (ADR 0137).
     `copied_ms`: a backup made the directory at that time, and nobody has adopted it (ADR 0053).
     """
 
@@ -43,11 +44,23 @@ class StoreIdentity:
     has_change_logs: bool = False
     copied_ms: int = 0
     is_of_ray_cluster: bool = False
+    succeeds: str = ""
 
 
 def new_identity(*, is_of_ray_cluster: bool = False) -> StoreIdentity:
     """A store of no cluster yet."""
     return StoreIdentity(str(uuid.uuid4()), is_of_ray_cluster=is_of_ray_cluster)
+
+
+def successor(identity: StoreIdentity, *, has_partitions: bool) -> StoreIdentity:
+    """Return the identity of a new store in the directory of an ended one.
+
+    Without partitions it is of no cluster yet.
+    """
+    anew = new_identity(is_of_ray_cluster=identity.is_of_ray_cluster)
+    if has_partitions:
+        return dataclasses.replace(identity, store_id=anew.store_id, succeeds=identity.store_id)
+    return dataclasses.replace(anew, succeeds=identity.store_id, numbers_below=identity.numbers_below)
 
 
 def read_identity(directory: Path) -> StoreIdentity | None:
@@ -69,6 +82,7 @@ def read_identity(directory: Path) -> StoreIdentity | None:
         fields["numbers_below"] = int(fields.get("numbers_below", 0))
         fields["has_change_logs"] = bool(fields.get("has_change_logs", False))
         fields["is_of_ray_cluster"] = bool(fields.get("is_of_ray_cluster", False))
+        fields["succeeds"] = str(fields.get("succeeds", ""))
         fields["copied_ms"] = int(fields.get("copied_ms", 0))
         identity = StoreIdentity(
             **{**fields, "store_id": str(content["store_id"]), "format_version": version}

@@ -13,9 +13,17 @@ from pulsar_ray.actors.stores import Stores
 from pulsar_ray.broker.catalog.catalog import Catalog
 from pulsar_ray.broker.catalog.membership import Membership
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import NetworkFileSystem, NotConnected, PulsarException, ServiceUnitNotReady, WrongNode
+from pulsar_ray.errors import (
+    NetworkFileSystem,
+    NotConnected,
+    PulsarException,
+    ServiceUnitNotReady,
+    StoreSealed,
+    WrongNode,
+)
 from pulsar_ray.managed_ledger.log.partition_directories import PartitionDirectory
-from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity
+from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity, successor
+from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.testing.local_actors import LocalActor, LocalActors
 from pulsar_ray.transport.actor_names import store_name
 
@@ -135,6 +143,47 @@ def test_a_store_that_is_dead_for_good_is_created_anew(nodes: Nodes, membership:
     assert list(stores.known) == ["store-1"], "one that restarts stays"
     asyncio.run(stores.find())
     assert stores.known["store-2"]["handle"] is nodes.on("worker") is not dead
+
+
+def test_one_that_does_not_answer_is_known_and_absent(nodes: Nodes, membership: Membership) -> None:
+    membership.catalog.create(TopicName.parse("public/default/t"), 2, ["store-1", "store-2"])
+    stores = new_stores(nodes, membership)
+    asyncio.run(stores.find())
+    assert stores.absent() == []
+    nodes.on("worker").failure = NotConnected("its node hangs")
+    asyncio.run(stores.probe())
+    assert "store-2" in stores.known
+    assert stores.absent() == ["store-2"]
+    nodes.on("worker").failure = None
+    asyncio.run(stores.probe())
+    assert stores.absent() == []
+
+
+def test_an_ended_store_is_told_once_and_gives_its_partitions_to_the_one_it_becomes(
+    nodes: Nodes, membership: Membership
+) -> None:
+    topic = TopicName.parse("public/default/t")
+    membership.catalog.create(topic, 2, ["store-2"])
+    one, two = membership.catalog.partitions(topic.full)
+    stores = new_stores(nodes, membership)
+    asyncio.run(stores.find())
+    disk = nodes.disks["worker"]
+    disk.problem = StoreSealed("data: others have taken the store over")
+    nodes.on("worker").failure = disk.problem
+    asyncio.run(stores.probe())
+    assert (stores.take_sealed(), stores.take_sealed()) == ({"store-2"}, set())
+    asyncio.run(stores.find())
+    assert "taken the store over" in stores.refused["worker"]["reason"]
+    membership.catalog.move_partitions({two.number: "store-1"})
+    assert disk.identity is not None
+    disk.identity = successor(disk.identity, has_partitions=True)
+    disk.directories = [PartitionDirectory(one.name, one.number, topic.full, 0, "cluster")]
+    disk.problem = nodes.on("worker").failure = None
+    asyncio.run(stores.find())
+    rows = membership.catalog.partitions(topic.full)
+    assert [row.store_id for row in rows] == [disk.identity.store_id, "store-1"]
+    assert disk.identity.store_id in stores.known
+    assert set(membership.catalog.stores()) == {"store-1", disk.identity.store_id}
 
 
 def test_a_refused_store_is_taken_in_once_it_is_mended(

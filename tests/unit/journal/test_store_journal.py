@@ -193,7 +193,7 @@ async def test_a_store_that_lives_and_was_taken_over_gives_no_receipt(
     await partition.until_confirmed(0)
     await asyncio.to_thread(taken_over, second, url)
     partition.publish(1)
-    await until(lambda: _is_sealed(journal))
+    await until(lambda: is_sealed(journal))
     partition.publish(2)
     partition.link.tick()
     assert partition.confirmed == [0]
@@ -203,7 +203,7 @@ async def test_a_store_that_lives_and_was_taken_over_gives_no_receipt(
     assert stored(second) == [0]
 
 
-def _is_sealed(journal: StoreJournal) -> bool:
+def is_sealed(journal: StoreJournal) -> bool:
     try:
         journal.check()
     except StoreSealed:

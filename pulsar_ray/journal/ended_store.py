@@ -1,0 +1,54 @@
+"""Puts aside what a store had that others have ended (ADR 0137).
+
+Nothing is deleted. It stays on the same disk: a data directory may be a whole volume.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from pulsar_ray.closed_places import make_closed_directory
+from pulsar_ray.journal.store_files import LIFE_FILE, TERM_FILE, read_term
+from pulsar_ray.ledger.disk import SYSTEM_DISK
+from pulsar_ray.managed_ledger.log.partition_directories import partition_numbers
+from pulsar_ray.managed_ledger.store.store_identity import STORE_FILE, StoreIdentity, write_identity
+
+
+def place_aside(data_dir: Path, store_id: str) -> Path:
+    """Return where the partitions of an ended store of this directory lie."""
+    return data_dir / f"ended-{store_id}"
+
+
+def put_aside(
+    data_dir: Path, identity: StoreIdentity, owners: Mapping[str, str], kept: Collection[int]
+) -> list[int]:
+    """Move what an ended store had shipped to another directory; return what is left.
+
+    `owners` are the stores that own partitions by the bucket's catalog. Of `kept`, which the broker expects
+    here yet, those stay that nobody can have from the object store; they are in no journal then. The one
+    aside has the form of a data directory. If it is broken off, it may be called again. Raises OSError,
+    UntrustedPath, and CorruptData for a partition's term that nobody can read.
+    """
+    source, aside = data_dir / "p", place_aside(data_dir, identity.store_id)
+    make_closed_directory(aside)
+    make_closed_directory(aside / "p")
+    if not (aside / STORE_FILE).exists():
+        write_identity(aside, identity)
+    if (data_dir / LIFE_FILE).exists():
+        shutil.copyfile(data_dir / LIFE_FILE, aside / LIFE_FILE)
+    left = []
+    for number in sorted(partition_numbers(source)):
+        term, owner = read_term(source / str(number)), owners.get(str(number), "")
+        is_only_here = not owner or (owner == identity.store_id and term is None)
+        if number in kept and is_only_here and not (term and term.is_dropped):
+            (source / str(number) / TERM_FILE).unlink(missing_ok=True)
+            left.append(number)
+        else:
+            os.rename(source / str(number), aside / "p" / str(number))
+    for folder in (aside / "p", aside, source):
+        if folder.is_dir():
+            SYSTEM_DISK.fsync_dir(folder)
+    return left
