@@ -158,8 +158,13 @@ class LostStores:
 
     async def _adopted(self, store_id: str, handle: ActorHandle, share: list[str]) -> set[str]:
         """Let one store adopt partitions of a sealed one, and move them in the catalog."""
-        await handle.call("adopt", share, within_s=ADOPT_DEADLINE_S)
-        return self._moved(store_id, await handle.call("owners_of", share, within_s=ADOPT_DEADLINE_S))
+        try:
+            await handle.call("adopt", share, within_s=ADOPT_DEADLINE_S)
+        finally:
+            # Those that were adopted are served, whatever is wrong with another one.
+            owners = await handle.call("owners_of", share, within_s=ADOPT_DEADLINE_S)
+            moved = self._moved(store_id, owners)
+        return moved
 
     def _moved(self, store_id: str, owners: Mapping[str, str]) -> set[str]:
         """Note in the catalog whose partitions of a store are by now; return their names."""
