@@ -215,7 +215,13 @@ class StoreJournal:
     def check(self) -> None:
         """Raise StoreSealed if others have taken the store over."""
         if self._deposed is not None:
-            raise StoreSealed(f"{self._data_dir}: {self._sealed()}; nothing of it is served")
+            remedy = ""
+            if self._deposed.is_set_aside:
+                remedy = (
+                    f": bring back what was shipped onto an empty directory (`--from {self.url}`), or let "
+                    "other stores take it over (`pulsar-ray stores forget`)"
+                )
+            raise StoreSealed(f"{self._data_dir}: {self._sealed()}; nothing of it is served{remedy}")
 
     def run(self, task: Callable[[StoreLife], Task[T]], timeout_s: float | None = None) -> T:
         """Run a task of the life, and return its result; blocks."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import closing
@@ -21,11 +22,14 @@ from pulsar_ray.journal.shipped_disk import ShippedDisk
 from pulsar_ray.journal.store_files import listed_files, read_term, remove_partition
 from pulsar_ray.journal.store_journal import CountingStore, StoreJournal
 from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk
+from pulsar_ray.maintenance.backup import adopt_copy, back_up
+from pulsar_ray.maintenance.repair import repair_directory
 from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory
 from pulsar_ray.managed_ledger.cursor.cursor_store import CursorStore
 from pulsar_ray.managed_ledger.cursor.managed_cursor import Subscription
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import to_log
+from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity, write_identity
 from pulsar_ray.model.message_id import EARLIEST, Position
 from tests.stored_blocks import IDENTITY, abandon, append, change, settings
 from tests.unit.managed_ledger.log.test_log_recovery import entries
@@ -379,7 +383,7 @@ async def test_a_directory_that_lacks_what_was_shipped_is_not_served(
     await asyncio.to_thread(journal.stop)
     (segment,) = (first / "p" / str(NUMBER)).glob("*.seg")
     segment.unlink()
-    with pytest.raises(StoreSealed, match="missing here"):
+    with pytest.raises(StoreSealed, match=f"missing here.*--from {url}"):
         await asyncio.to_thread(started, first, url)
     await asyncio.to_thread(taken_over, second, url)
     assert stored(second) == [0]
@@ -532,3 +536,53 @@ async def test_a_topic_that_is_shipped_again_at_once_keeps_its_pieces(
     await asyncio.to_thread(journal.stop)
     assert await asyncio.to_thread(taken_over, second, url) == [str(NUMBER)]
     assert stored(second) == list(range(12))
+
+
+@runs
+async def test_a_directory_that_was_put_back_from_a_backup_is_not_served(
+    homes: tuple[Path, Path], url: str, tmp_path: Path
+) -> None:
+    first, second = homes
+    write_identity(first, StoreIdentity("store-a"))
+    journal = await asyncio.to_thread(started, first, url)
+    partition = Partition(first)
+    partition.publish(0)
+    await partition.until_confirmed(0)
+    back_up(first, tmp_path / "copy", 1)
+    partition.publish(1)
+    await partition.until_confirmed(0, 1)
+    partition.die()
+    await asyncio.to_thread(journal.stop)
+    adopt_copy(tmp_path / "copy")
+    shutil.rmtree(first)
+    (tmp_path / "copy").rename(first)
+    with pytest.raises(StoreSealed, match=f"gone on without this directory.*--from {url}"):
+        await asyncio.to_thread(started, first, url)
+    await asyncio.to_thread(taken_over, second, url)
+    assert stored(second) == [0, 1]
+
+
+@runs
+@pytest.mark.parametrize("cuts_damaged", [False, True])
+async def test_a_repaired_directory_serves_nothing_less_than_what_was_shipped(
+    homes: tuple[Path, Path], url: str, cuts_damaged: bool
+) -> None:
+    first, second = homes
+    write_identity(first, StoreIdentity("store-a"))
+    journal = await asyncio.to_thread(started, first, url)
+    partition = Partition(first)
+    for seq in range(10):
+        append(partition.log, seq, size=20_000)
+    partition.publish(10)
+    await partition.until_confirmed(10)
+    partition.die()
+    await asyncio.to_thread(journal.stop)
+    (segment,) = (first / "p" / str(NUMBER)).glob("*.seg")
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 1
+    segment.write_bytes(data)
+    repair_directory(first, 1, is_dry_run=False, cuts_damaged=cuts_damaged)
+    with pytest.raises(StoreSealed, match=f"missing here.*--from {url}"):
+        await asyncio.to_thread(started, first, url)
+    await asyncio.to_thread(taken_over, second, url)
+    assert stored(second) == list(range(11))
