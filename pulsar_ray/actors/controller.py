@@ -47,6 +47,9 @@ from pulsar_ray.errors import PulsarException, ServiceUnitNotReady, TopicNotFoun
 from pulsar_ray.model.metric_catalogue import PARTITIONS_AWAY, TOPICS
 from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.model.topic_name import TopicName, system_change_log
+from pulsar_ray.security.authentication import Credentials
+from pulsar_ray.security.authorization import Grants, Resource, Right
+from pulsar_ray.security.entrance import Entrance
 from pulsar_ray.transport.actor_names import topic_of_actor
 from pulsar_ray.transport.cluster import RouteFields, SubscriptionRequest
 
@@ -76,6 +79,7 @@ class Controller:
         self._data_dir = Path(data_dir).expanduser()
         self._settings = settings
         self._order = order
+        self._entrance = Entrance(settings)
         self._system = system
         self._stores = Stores(str(self._data_dir), settings, system)
         self._actors = BrokerActors(settings, system)
@@ -352,6 +356,15 @@ class Controller:
     async def permissions(self, subject: str) -> dict[str, dict[str, list[str]]]:
         """The roles and subscriptions with permissions of a namespace or topic."""
         return await (await self._administering()).permissions(subject)
+
+    async def authorize(self, authorization: str, right: str, subject: str, subscription: str) -> None:
+        """Check the credentials of a client on Ray, and the right that it needs.
+
+        Raises AuthenticationError and AuthorizationError, and what is wrong with the settings for both.
+        """
+        grants = await self.grants(subject)
+        role = await asyncio.to_thread(self._entrance.role_of, Credentials(authorization), time.time())
+        self._entrance.check(role, Right(right), Resource(subject, subscription), Grants.of(grants))
 
     async def grants(self, subject: str) -> dict[str, Any]:
         """All grants that concern a topic, a namespace or a tenant."""

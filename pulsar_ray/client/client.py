@@ -18,6 +18,7 @@ from pulsar_ray.client.consumer.table_view import TableView, refuse_view_of_unst
 from pulsar_ray.client.endpoint.actor_links import ActorLinks, ClusterConnection
 from pulsar_ray.client.endpoint.client_log import ClientLog
 from pulsar_ray.client.endpoint.ending import Ending, notify_of_forks
+from pulsar_ray.client.endpoint.identity import Identity
 from pulsar_ray.client.endpoint.lazy_handle import SharedClients
 from pulsar_ray.client.endpoint.open_handles import FORGOTTEN, OpenHandles
 from pulsar_ray.client.metrics.process_metrics import ProcessMetrics
@@ -85,6 +86,7 @@ class Client:
         self.operation_timeout_s = float(operation_timeout_seconds)
         self._log = ClientLog(self._options.logger)
         self._ending = Ending("client")
+        self._identity = Identity(self._options.authentication)
         self._connect_through(ClusterConnection(self._options))
         self._ending.when_forgotten(_close_later)
         IoThread.get()  # it begins what a finalizer hands on
@@ -147,6 +149,7 @@ class Client:
 
         `producer` is one that was unpickled and is opened now.
         """
+        self._identity.check_may_produce(self.cluster, options.topic, self.operation_timeout_s)
         topic, partitions = self._open(lambda: self._producers.open(options))
         producer = Producer.__new__(Producer) if producer is None else producer
         Producer.__init__(producer, self, topic, options, partitions)
@@ -186,7 +189,9 @@ class Client:
 
         `consumer` is one that was unpickled and is opened now.
         """
-        topic, core = self._open(lambda: self._consumers.open(options, options.subscription_name))
+        subscription = options.subscription_name
+        self._identity.check_may_consume(self.cluster, options, subscription, self.operation_timeout_s)
+        topic, core = self._open(lambda: self._consumers.open(options, subscription))
         consumer = Consumer.__new__(Consumer) if consumer is None else consumer
         Consumer.__init__(consumer, self, topic, core)
         listens = options.message_listener is not None or options.consumer_event_listener is not None
@@ -224,6 +229,7 @@ class Client:
             options.start_message_id, options.start_message_id_inclusive and not is_at_last
         )
         consumer_options = options.consumer_options(subscription)
+        self._identity.check_may_consume(self.cluster, consumer_options, "", self.operation_timeout_s)
         topic, core = self._consumers.open(consumer_options, subscription, start)
         consumer = Consumer(self, topic, core, ending)
         if is_at_last and TopicName.parse(topic).is_persistent:

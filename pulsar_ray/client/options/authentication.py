@@ -1,6 +1,6 @@
 """Holds the official authentication classes.
 
-They can be built, but no broker asks for them yet (see `not_yet`).
+Tokens and passwords say which role a client acts as; the others can be built and are refused (`not_yet`).
 """
 
 from __future__ import annotations

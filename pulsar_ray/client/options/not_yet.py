@@ -12,7 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pulsar_ray.client.options.authentication import AuthenticationToken
+from pulsar_ray.client.options.authentication import (
+    AuthenticationAthenz,
+    AuthenticationOauth2,
+    AuthenticationTLS,
+)
 from pulsar_ray.client.options.crypto_key_reader import CryptoKeyReader
 from pulsar_ray.client.options.service_info import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
 from pulsar_ray.errors import OperationNotSupported
@@ -63,11 +67,12 @@ NOT_YET: Final[tuple[NotYet, ...]] = (
         (ServiceInfoProvider(), AutoClusterFailover(ServiceInfo("h:1"), [ServiceInfo("h:2")])),
         'give "auto", "local" or the host:port of one Ray cluster',
     ),
-    _refused(
+    NotYet(
         "Client",
         "authentication",
-        (AuthenticationToken("t"),),
-        "leave it out; access is that of the Ray cluster",
+        lambda value: value is not None and value.auth[0] not in ("token", "basic"),
+        (AuthenticationTLS("cert.pem", "key.pem"), AuthenticationOauth2("{}"), AuthenticationAthenz("{}")),
+        "give an AuthenticationToken, with a function if tokens come from elsewhere, or AuthenticationBasic",
     ),
     NotYet("Client", "use_tls", _is_set, (True,), _NO_TLS),
     _refused("Client", "tls_trust_certs_file_path", ("ca.pem",), _NO_TLS),
