@@ -19,6 +19,7 @@ from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.errors import PulsarException, ServiceUnitNotReady, WrongNode
 from pulsar_ray.journal.ended_store import place_aside, put_aside
+from pulsar_ray.journal.objects import CatalogEntry
 from pulsar_ray.journal.remote_state import problem_of, remark_of
 from pulsar_ray.journal.store_files import remove_partition
 from pulsar_ray.journal.store_journal import StoreJournal
@@ -173,7 +174,7 @@ class HeldStore:
         """See StoreJournal.adopt. Raises ServiceUnitNotReady without a journal that runs."""
         return await asyncio.to_thread(self._running_journal().adopt, partitions)
 
-    def _put_aside(self, owners: Mapping[str, str], kept: Collection[int]) -> bool:
+    def _put_aside(self, owners: Mapping[str, CatalogEntry], kept: Collection[int]) -> bool:
         """Make an ended store a new one, see `put_aside`; False while others work in it."""
         assert self._store is not None
         before = self._store.identity

@@ -11,7 +11,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from pulsar_ray.closed_places import make_closed_directory
-from pulsar_ray.journal.store_files import LIFE_FILE, TERM_FILE, read_term
+from pulsar_ray.journal.catalog import NOBODY
+from pulsar_ray.journal.objects import CatalogEntry
+from pulsar_ray.journal.store_files import LIFE_FILE, TERM_FILE, read_term, write_former_term
 from pulsar_ray.ledger.disk import SYSTEM_DISK
 from pulsar_ray.managed_ledger.log.partition_directories import partition_numbers
 from pulsar_ray.managed_ledger.store.store_identity import STORE_FILE, StoreIdentity, write_identity
@@ -23,11 +25,11 @@ def place_aside(data_dir: Path, store_id: str) -> Path:
 
 
 def put_aside(
-    data_dir: Path, identity: StoreIdentity, owners: Mapping[str, str], kept: Collection[int]
+    data_dir: Path, identity: StoreIdentity, owners: Mapping[str, CatalogEntry], kept: Collection[int]
 ) -> list[int]:
     """Move what an ended store had shipped to another directory; return what is left.
 
-    `owners` are the stores that own partitions by the bucket's catalog. Of `kept`, which the broker expects
+    `owners` are the bucket's catalog's last entries of partitions. Of `kept`, which the broker expects
     here yet, those stay that nobody can have from the object store; they are in no journal then. The one
     aside has the form of a data directory. If it is broken off, it may be called again. Raises OSError,
     UntrustedPath, and CorruptData for a partition's term that nobody can read.
@@ -41,9 +43,11 @@ def put_aside(
         shutil.copyfile(data_dir / LIFE_FILE, aside / LIFE_FILE)
     left = []
     for number in sorted(partition_numbers(source)):
-        term, owner = read_term(source / str(number)), owners.get(str(number), "")
-        is_only_here = not owner or (owner == identity.store_id and term is None)
+        term, owner = read_term(source / str(number)), owners.get(str(number), NOBODY)
+        is_only_here = owner == NOBODY or (owner.store == identity.store_id and term is None)
         if number in kept and is_only_here and not (term and term.is_dropped):
+            if owner != NOBODY:
+                write_former_term(source / str(number), owner.term)
             (source / str(number) / TERM_FILE).unlink(missing_ok=True)
             left.append(number)
         else:

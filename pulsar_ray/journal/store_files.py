@@ -26,6 +26,7 @@ from pulsar_ray.managed_ledger.log.manifest.manifest_log import MANIFEST, read_m
 from pulsar_ray.managed_ledger.log.partition_directories import partition_numbers
 
 TERM_FILE = "term"
+FORMER_TERM_FILE = "former-term"
 LIFE_FILE = "journal.json"
 _STAGED = ".staged"
 _SPARE_LEDGERS = 1000
@@ -55,6 +56,21 @@ def read_term(directory: Path) -> Term | None:
 def write_term(directory: Path, term: Term) -> None:
     """Make it the directory's term, durably. Raises OSError."""
     write_whole(SYSTEM_DISK, directory / TERM_FILE, json.dumps(list(term)).encode())
+
+
+def write_former_term(directory: Path, term: int) -> None:
+    """Note durably in which term a store before this one had the partition. Raises OSError."""
+    write_whole(SYSTEM_DISK, directory / FORMER_TERM_FILE, json.dumps(term).encode())
+
+
+def read_former_term(directory: Path) -> int:
+    """Return the term of a store before this one, 0 without any."""
+    try:
+        return int(json.loads((directory / FORMER_TERM_FILE).read_bytes()))
+    except FileNotFoundError:
+        return 0
+    except (ValueError, TypeError) as error:
+        raise CorruptData(str(directory / FORMER_TERM_FILE), 0, f"not a term ({error})") from None
 
 
 def raise_life(data_dir: Path, url: str) -> int:
@@ -145,7 +161,9 @@ class StoreFiles:
     def enter(self, partition: str, files: Iterable[str]) -> None:
         """Note durably that a partition with these files is in the journal."""
         if partition not in self._terms:
-            self._set(partition, Term(first_term(_last_counter(files))))
+            # In the term of a former store it would be taken for a copy of that one's.
+            former = read_former_term(self.path(partition))
+            self._set(partition, Term(max(first_term(_last_counter(files)), former + 1)))
 
     def leave_out(self, partition: str) -> None:
         """Note that a partition is not in the journal any more."""

@@ -23,7 +23,7 @@ from pulsar_ray.journal.bucket import open_object_store
 from pulsar_ray.journal.journal_door import JournalDoor
 from pulsar_ray.journal.life_runner import LifeRunner
 from pulsar_ray.journal.object_store import ObjectStore, prove
-from pulsar_ray.journal.objects import CLUSTER, Place, pack_cluster, unpack_cluster
+from pulsar_ray.journal.objects import CLUSTER, CatalogEntry, Place, pack_cluster, unpack_cluster
 from pulsar_ray.journal.reading import stores_in_bucket, walk
 from pulsar_ray.journal.requests import Task
 from pulsar_ray.journal.store_files import StoreFiles, raise_life
@@ -200,8 +200,8 @@ class StoreJournal:
         """Whether this life is over, for whatever reason."""
         return self._deposed is not None
 
-    def owners_if_sealed(self) -> dict[str, str] | None:
-        """Return who owns each partition by now, None if nobody has sealed this store; blocks.
+    def owners_if_sealed(self) -> dict[str, CatalogEntry] | None:
+        """Return the last entry about each partition, None if nobody has sealed this store; blocks.
 
         A directory that is a copy, or lacks what was shipped, is not sealed by that.
         """
@@ -210,7 +210,7 @@ class StoreJournal:
         if not self._is_sealed:
             return None
         self.run(lambda life: life.catalog.read())
-        return {partition: entry.store for partition, entry in self._life.catalog.owners.items()}
+        return dict(self._life.catalog.owners)
 
     def check(self) -> None:
         """Raise StoreSealed if others have taken the store over."""

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from pulsar_ray.config import OFF
 from pulsar_ray.errors import StoreSealed
 from pulsar_ray.journal.ended_store import place_aside, put_aside
-from pulsar_ray.journal.store_files import LIFE_FILE, Term, read_term, write_term
+from pulsar_ray.journal.objects import CatalogEntry
+from pulsar_ray.journal.store_files import LIFE_FILE, StoreFiles, Term, read_term, write_term
 from pulsar_ray.journal.store_journal import StoreJournal
 from pulsar_ray.managed_ledger.store.store_directory import StoreDirectory, hold_cluster_lock
 from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity, read_identity, successor
@@ -42,7 +44,8 @@ def test_what_others_can_have_goes_aside_and_what_nobody_has_stays(tmp_path: Pat
         if term is not None:
             write_term(directory, term)
     (tmp_path / LIFE_FILE).write_text(json.dumps({"life": 3, "url": "file:///bucket"}))
-    owners = {"1": "old", "4": "other", "6": "old", "7": "other"}
+    owned = {"1": "old", "4": "other", "6": "old", "7": "other"}
+    owners = {number: CatalogEntry(b"", "owner", number, store, 3) for number, store in owned.items()}
     # 1 waits to be taken over, 4 and 7 were; 2, 3 and 6 were not shipped; 9 is not there.
     kept = [1, 2, 3, 4, 6, 7, 9]
     assert put_aside(tmp_path, IDENTITY, owners, kept) == [2, 3, 6]
@@ -50,6 +53,12 @@ def test_what_others_can_have_goes_aside_and_what_nobody_has_stays(tmp_path: Pat
     assert sorted(path.name for path in (tmp_path / "p").iterdir()) == ["2", "3", "6"]
     assert sorted(path.name for path in (aside / "p").iterdir()) == ["1", "4", "5", "7"]
     assert read_term(tmp_path / "p" / "3") is None
+    files = StoreFiles(tmp_path / "p")
+    for name in ("2", "3", "6"):
+        files.enter(name, [])
+    assert [files.term(name) for name in ("2", "3", "6")] == [1, 1, 4], "6 was the old store's, in term 3"
+    for name in ("2", "3", "6"):
+        files.leave_out(name)
     assert (aside / "p" / "1" / "manifest-1").read_text() == "1"
     found = read_identity(aside)
     assert found is not None
@@ -91,7 +100,8 @@ def test_a_returning_store_begins_anew_and_takes_over_what_it_had(homes: tuple[P
         back = StoreJournal(first, "store-a", url)
         await until(lambda: back.is_ended)
         owners = await asyncio.to_thread(back.owners_if_sealed)
-        assert owners == {str(NUMBER): "store-b"}
+        assert owners is not None
+        assert owners[str(NUMBER)].store == "store-b"
         with pytest.raises(StoreSealed, match="becomes a new one"):
             back.check()
         await asyncio.to_thread(back.stop)
@@ -102,6 +112,42 @@ def test_a_returning_store_begins_anew_and_takes_over_what_it_had(homes: tuple[P
         await asyncio.to_thread(anew.stop)
         assert stored(first) == [0, 1]
         assert stored(place_aside(first, "store-a")) == [0, 1]
+
+    asyncio.run(run())
+
+
+def test_what_was_shipped_once_and_then_no_more_is_shipped_again_by_the_new_store(
+    homes: tuple[Path, Path], url: str
+) -> None:
+    async def run() -> None:
+        first, second = homes
+        journal = await asyncio.to_thread(started, first, url)
+        partition = Partition(first)
+        partition.publish(0)
+        await partition.until_confirmed(0)
+        partition.link.set_durability(OFF, 30.0)
+        await until(lambda: read_term(partition.directory) is None)
+        partition.publish(1)
+        await until(lambda: not journal.status()["waitingBytes"])
+        partition.die()
+        await asyncio.to_thread(journal.stop)
+        assert await asyncio.to_thread(taken_over, second, url) == []
+        back = StoreJournal(first, "store-a", url)
+        await until(lambda: back.is_ended)
+        owners = await asyncio.to_thread(back.owners_if_sealed)
+        assert owners is not None
+        await asyncio.to_thread(back.stop)
+        assert put_aside(first, StoreIdentity("store-a"), owners, [NUMBER]) == [NUMBER]
+        anew = await asyncio.to_thread(lambda: StoreJournal(first, "store-c", url))
+        await asyncio.to_thread(anew.wait_ready, DEADLINE_S)
+        again = Partition(first)
+        again.publish(2)
+        await again.until_confirmed(2)
+        again.die()
+        await asyncio.to_thread(anew.stop)
+        assert stored(first) == [0, 1, 2]
+        assert await asyncio.to_thread(taken_over, second, url, "store-c") == [str(NUMBER)]
+        assert stored(second) == [0, 1, 2]
 
     asyncio.run(run())
 
