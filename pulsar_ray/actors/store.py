@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 WATCH_INTERVAL_S = 5.0
 JOIN_POLL_S = 0.05
 CONTROLLER_DEADLINE_S = 5.0
+UNSEALED_LOOK_S = 60.0
 PROBE_DEADLINE_S = 2.0
 REPORT_DEADLINE_S = 3.0
 NO_FIGURES = "metrics_interval_seconds is 0, so actors report nothing"
@@ -127,6 +128,7 @@ class StoreActor(HeldStore):
         identity = self._store.identity
         if owners is None or identity.store_id == identity.catalog_store_id:
             # A copy, or one that lacks what was shipped, and the catalog's: a person decides.
+            await asyncio.sleep(UNSEALED_LOOK_S)
             return False
         controller = await asyncio.to_thread(self._system.find, CONTROLLER)
         if controller is None:
