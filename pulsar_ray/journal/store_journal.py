@@ -44,30 +44,30 @@ class CountingStore:
     def __init__(self, inner: ObjectStore) -> None:
         self._inner = inner
         self.puts = self.gets = self.lists = self.put_bytes = self.errors = 0
-        self.failing_since: float | None = None
-        """When requests began to fail, by the monotonic clock; None if none does now."""
-        self.failure = self.delete_failure = ""
+        self.failing: dict[str, tuple[float, str]] = {}
+        """Since when writes or reads fail, by the monotonic clock, and why."""
+        self.delete_failure = ""
 
     def create(self, key: str, body: bytes) -> bool:
         self.puts += 1
-        with self._watched():
+        with self._watched("writes"):
             was_made = self._inner.create(key, body)
         self.put_bytes += len(body)
         return was_made
 
     def get(self, key: str) -> bytes | None:
         self.gets += 1
-        with self._watched():
+        with self._watched("reads"):
             return self._inner.get(key)
 
     def list(self, prefix: str) -> list[str]:
         self.lists += 1
-        with self._watched():
+        with self._watched("reads"):
             return self._inner.list(prefix)
 
     def head(self, key: str) -> int | None:
         self.gets += 1
-        with self._watched():
+        with self._watched("reads"):
             return self._inner.head(key)
 
     def delete(self, keys: tuple[str, ...]) -> None:
@@ -82,16 +82,15 @@ class CountingStore:
         self.delete_failure = ""
 
     @contextlib.contextmanager
-    def _watched(self) -> Iterator[None]:
+    def _watched(self, kind: str) -> Iterator[None]:
         try:
             yield
         except (RemoteStoreUnavailable, RemoteStoreRefused) as error:
             self.errors += 1
-            self.failure = error.text
-            if self.failing_since is None:
-                self.failing_since = time.monotonic()
+            since, _ = self.failing.get(kind, (time.monotonic(), ""))
+            self.failing[kind] = (since, error.text)
             raise
-        self.failing_since = None
+        self.failing.pop(kind, None)
 
 
 def check_remote(url: str) -> str:
@@ -108,10 +107,11 @@ def check_remote(url: str) -> str:
 
 def why_away(store: CountingStore) -> str:
     """Return why no request is answered for some time, "" if they are."""
-    since = store.failing_since
-    if since is None or time.monotonic() - since < AWAY_S:
-        return ""
-    return f"has not answered for {time.monotonic() - since:.0f} s: {store.failure}"
+    now = time.monotonic()
+    since, failure = min([*store.failing.values(), (now, "")])
+    return (
+        "" if not failure or now - since < AWAY_S else f"has not answered for {now - since:.0f} s: {failure}"
+    )
 
 
 def claim_prefix(store: ObjectStore, url: str, cluster_id: str) -> None:

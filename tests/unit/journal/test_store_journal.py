@@ -399,6 +399,9 @@ class Unwilling:
             raise RemoteStoreUnavailable(f"{key}: connection refused")
         return True
 
+    def get(self, key: str) -> bytes | None:
+        return None
+
     def delete(self, keys: tuple[str, ...]) -> None:
         raise RemoteStoreRefused(f"{keys[0]}: access denied")
 
@@ -410,6 +413,7 @@ def test_a_store_that_stands_still_says_why_until_it_is_answered(monkeypatch: py
     for _ in range(2):
         with pytest.raises(RemoteStoreUnavailable):
             store.create("journal/a/1/0", b"12")
+    assert store.get("journal/a/1/0") is None  # as of a shared directory whose disk is full
     assert "journal/a/1/0: connection refused" in store_journal.why_away(store)
     inner.is_away = False
     store.create("journal/a/1/0", b"12")
