@@ -178,11 +178,17 @@ class BrokerRoutes:
         routes.add("GET", "/admin/v2/brokers/{cluster}", Right.SUPERUSER, self.list)
         routes.add("GET", "/health", Right.KNOWN, self.health)
         for path, what in (
-            ("resource-quotas", "quotas of bundles"),
-            ("bookies/all", "bookies; `pulsar-ray nodes` lists stores"),
-            ("worker/cluster", "functions"),
+            ("v2/resource-quotas", "quotas of bundles"),
+            ("v2/bookies/{rest:.*}", "bookies; `pulsar-ray nodes` lists stores"),
+            ("v2/worker/{rest:.*}", "functions"),
+            ("v2/functions/{rest:.*}", "functions; Ray's actors and tasks stand in for them"),
+            ("v3/functions/{rest:.*}", "functions; Ray's actors and tasks stand in for them"),
+            ("v3/sources/{rest:.*}", "sources; a program with a producer stands in for one"),
+            ("v3/sinks/{rest:.*}", "sinks; Spark, Ray Data or a program with a consumer stands in for one"),
+            ("v3/packages/{rest:.*}", "packages"),
+            ("v3/transactions/{rest:.*}", "transactions"),
         ):
-            routes.add("*", f"/admin/v2/{path}", Right.KNOWN, nothing_like(what))
+            routes.add("*", f"/admin/{path}", Right.KNOWN, nothing_like(what))
 
     async def clusters(self, request: web.Request) -> web.Response:
         """List the clusters: one."""
