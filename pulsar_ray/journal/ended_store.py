@@ -44,7 +44,9 @@ def put_aside(
     left = []
     for number in sorted(partition_numbers(source)):
         term, owner = read_term(source / str(number)), owners.get(str(number), NOBODY)
-        is_only_here = owner == NOBODY or (owner.store == identity.store_id and term is None)
+        is_only_here = owner == NOBODY or (
+            owner.store == identity.store_id and (term is None or term.is_left_out)
+        )
         if number in kept and is_only_here and not (term and term.is_dropped):
             if owner != NOBODY:
                 write_former_term(source / str(number), owner.term)

@@ -40,17 +40,19 @@ class Term(NamedTuple):
     is_dropped: bool = False
     first_ledger: int = 0
     """The owner's ledgers have no lower counter: a former owner may have used those."""
+    is_left_out: bool = False
+    """It is not shipped now; if it is again, in no earlier term."""
 
 
 def read_term(directory: Path) -> Term | None:
-    """Return the term of a partition, None if it is not in the journal."""
+    """Return the term of a partition, None if it never was in the journal."""
     try:
-        term, is_dropped, first = json.loads((directory / TERM_FILE).read_bytes())
+        term, is_dropped, first, *rest = json.loads((directory / TERM_FILE).read_bytes())
     except FileNotFoundError:
         return None
     except (ValueError, TypeError) as error:
         raise CorruptData(str(directory / TERM_FILE), 0, f"not a partition's term ({error})") from None
-    return Term(int(term), bool(is_dropped), int(first))
+    return Term(int(term), bool(is_dropped), int(first), bool(rest and rest[0]))
 
 
 def write_term(directory: Path, term: Term) -> None:
@@ -135,7 +137,7 @@ def _end_of_frames(segment: SegmentInfo) -> int:
 def remove_partition(directory: Path) -> None:
     """Remove a partition's directory, but for a note that its journal needs."""
     term = read_term(directory)
-    if term is None:
+    if term is None or term.is_left_out:
         shutil.rmtree(directory, ignore_errors=True)
         return
     write_term(directory, term._replace(is_dropped=True))
@@ -151,7 +153,7 @@ class StoreFiles:
         self._root = root
         self._terms: dict[str, Term] = {}
         for number in partition_numbers(root):
-            if (term := read_term(root / str(number))) is not None:
+            if (term := read_term(root / str(number))) is not None and not term.is_left_out:
                 self._terms[str(number)] = term
 
     def path(self, partition: str) -> Path:
@@ -163,13 +165,14 @@ class StoreFiles:
         if partition not in self._terms:
             # In the term of a former store it would be taken for a copy of that one's.
             former = read_former_term(self.path(partition))
-            self._set(partition, Term(max(first_term(_last_counter(files)), former + 1)))
+            own = read_term(self.path(partition)) or Term(0)
+            term = max(first_term(_last_counter(files)), former + 1, own.term)
+            self._set(partition, Term(term, first_ledger=own.first_ledger))
 
     def leave_out(self, partition: str) -> None:
-        """Note that a partition is not in the journal any more."""
-        if self._terms.pop(partition, None) is not None:
-            with contextlib.suppress(FileNotFoundError):
-                (self.path(partition) / TERM_FILE).unlink()
+        """Note durably that a partition is not in the journal any more."""
+        if (term := self._terms.pop(partition, None)) is not None:
+            write_term(self.path(partition), term._replace(is_left_out=True))
 
     def mark_dropped(self, partition: str) -> None:
         """Note durably that a partition is no more, and remove its files."""

@@ -315,6 +315,39 @@ async def test_the_ledgers_of_a_successor_are_others(homes: tuple[Path, Path], u
 
 
 @runs
+async def test_what_was_taken_over_may_be_shipped_no_more_and_again_before_anything_is_published(
+    homes: tuple[Path, Path], url: str
+) -> None:
+    first, second = homes
+    journal = await asyncio.to_thread(started, first, url)
+    partition = Partition(first)
+    partition.publish(0, 1, 2)
+    await partition.until_confirmed(0, 1, 2)
+    used = partition.log.last_position.ledger_id
+    partition.die()
+    await asyncio.to_thread(journal.stop)
+    await asyncio.to_thread(taken_over, second, url)
+    journal = await asyncio.to_thread(started, second, url)
+    successor = Partition(second)
+    successor.link.set_durability(OFF, 30.0)
+    await until(lambda: journal.status()["partitions"] == 0)
+    successor.die()
+    await asyncio.to_thread(journal.stop)
+    # Another process, which ships again.
+    journal = await asyncio.to_thread(started, second, url)
+    successor = Partition(second)
+    successor.publish(3)
+    await successor.until_confirmed(3)
+    assert successor.log.last_position.ledger_id >= used + 65_536
+    successor.die()
+    await asyncio.to_thread(journal.stop)
+    journal = await asyncio.to_thread(started, second, url)
+    assert journal.status()["partitions"] == 1
+    await asyncio.to_thread(journal.stop)
+    assert stored(second) == [0, 1, 2, 3]
+
+
+@runs
 async def test_a_dropped_partition_is_dropped_also_behind_a_restart(
     homes: tuple[Path, Path], url: str
 ) -> None:
