@@ -22,7 +22,7 @@ from pulsar_ray.gateway.gateway_actor import start_gateway
 
 MESSAGE = "x" * 100
 UNDER_WAY = 32
-FRAMES_UNDER_WAY = 256
+FRAMES_UNDER_WAY = 900
 ROUNDS = 9
 
 
@@ -118,7 +118,7 @@ Work = Callable[[int], Awaitable[None]]
 
 
 async def _beside(what: str, ours: Work, floor: Work, count: int) -> Row:
-    """Run both by turns, with 32 requests or 256 frames under way."""
+    """Run both by turns, with 32 requests or 900 frames under way."""
     times: dict[str, list[float]] = {"ours": [], "floor": []}
     for turn in range(ROUNDS + 1):
         for name, work in (("ours", ours), ("floor", floor)):

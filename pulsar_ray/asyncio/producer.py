@@ -83,8 +83,40 @@ class Producer(LazyHandle[LoopProducer]):
         MessageTooBig, DiskSpaceLow, AlreadyClosed; ValueError for wrong arguments, TypeError for content of a
         type the schema does not take.
         """
+        if self._inner is None:
+            await self._open_first()
+        return await self.begin_send(
+            content,
+            properties,
+            partition_key,
+            ordering_key,
+            sequence_id,
+            replication_clusters,
+            disable_replication,
+            event_timestamp,
+            deliver_at,
+            deliver_after,
+        )
+
+    def begin_send(
+        self,
+        content: Any,
+        properties: dict[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        replication_clusters: list[str] | None = None,
+        disable_replication: bool | None = None,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
+    ) -> asyncio.Future[MessageId]:
+        """Begin `send` of an open producer, and return the future of its receipt.
+
+        Raises at once what `send` raises for wrong arguments.
+        """
         loop = self._client.loop()
-        inner = self._inner or await self._open_first()
+        inner = self._open_already()
         queue, value, fields = inner.prepare(
             content,
             properties,
@@ -106,7 +138,7 @@ class Producer(LazyHandle[LoopProducer]):
         else:
             queue.gather()
             queue.enqueue(value, sent, fields)
-        return await sent
+        return sent
 
     async def send_many(
         self,

@@ -6,9 +6,11 @@ import asyncio
 import base64
 import binascii
 import json
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any
 
 from aiohttp import WSCloseCode, WSMsgType, web
@@ -40,6 +42,7 @@ SENDS_UNDER_WAY = 1000
 RECEIVER_QUEUE = 1000
 SOCKETS = 1000
 PING_S = 30.0
+_NUMBERS = {"errorCode": 0, "schemaVersion": 0}
 _SEND_ERROR, _NO_JSON = "send-error:7", "send-error:3"
 
 
@@ -67,7 +70,8 @@ class WebSocketRoutes:
 
     async def produce(self, request: web.Request) -> web.StreamResponse:
         """Publish the frames of a socket."""
-        arguments = _arguments(request.query, _PRODUCER)
+        # Whoever waits for answers is not to wait for a batch to fill, and says so otherwise.
+        arguments = {"batching_max_publish_delay_ms": 1, **_arguments(request.query, _PRODUCER)}
         producer = await self._client.create_producer(topic_of(request), **arguments)
         try:
             return await self._serve(request, _Producing(producer).serve)
@@ -142,48 +146,72 @@ class _Producing:
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
-        self._room = asyncio.Semaphore(SENDS_UNDER_WAY)
-        self._answering = asyncio.Lock()
+        self._under_way = 0
+        self._answers: deque[dict[str, Any]] = deque()
+        self._are_ready = asyncio.Event()
+        self._was_answered = asyncio.Event()
 
     async def serve(self, socket: web.WebSocketResponse) -> None:
-        """Publish until the other end leaves."""
-        sending: set[asyncio.Task[None]] = set()
+        """Publish until the other end leaves; what was begun is answered before that ends."""
+        answering = asyncio.create_task(self._answer_all(socket))
         try:
             async for frame in socket:
                 if frame.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
                     break
+                self._publish(frame.data)
                 # A writer is not read further while this many are under way: that is its back-pressure.
-                await self._room.acquire()
-                task = asyncio.create_task(self._publish(socket, frame.data))
-                sending.add(task)
-                task.add_done_callback(sending.discard)
+                await self._fewer_than(SENDS_UNDER_WAY)
         finally:
-            await asyncio.gather(*sending, return_exceptions=True)
+            await self._fewer_than(1)
+            answering.cancel()
+            await asyncio.gather(answering, return_exceptions=True)
 
-    async def _publish(self, socket: web.WebSocketResponse, frame: str | bytes) -> None:
-        try:
-            await self._answer(socket, await self._outcome(frame))
-        finally:
-            self._room.release()
+    async def _fewer_than(self, limit: int) -> None:
+        while self._under_way >= limit:
+            self._was_answered.clear()
+            await self._was_answered.wait()
 
-    async def _outcome(self, frame: str | bytes) -> dict[str, Any]:
-        answer: dict[str, Any] = {"errorCode": 0, "schemaVersion": 0}
+    def _publish(self, frame: str | bytes) -> None:
+        self._under_way += 1
+        context = {}
         try:
             sent = _frame(frame)
         except ValueError as error:
-            return {"result": _NO_JSON, "errorMsg": str(error), **answer}
+            self._answer({"result": _NO_JSON, "errorMsg": str(error), **_NUMBERS})
+            return
         if "context" in sent:
-            answer["context"] = sent["context"]
+            context["context"] = sent["context"]
         try:
-            message_id = await self._producer.send(**_message(sent))
+            receipt = self._producer.begin_send(**_message(sent))
         except (PulsarException, ValueError, TypeError) as error:
-            return {"result": _SEND_ERROR, "errorMsg": text_of(error), **answer}
-        return {"result": "ok", "messageId": as_base64(message_id), **answer}
+            self._answer(_refused(error, context))
+        else:
+            receipt.add_done_callback(partial(self._settled, context))
 
-    async def _answer(self, socket: web.WebSocketResponse, answer: dict[str, Any]) -> None:
-        async with self._answering:
-            with suppress(ConnectionError):
-                await socket.send_json(answer)
+    def _settled(self, context: dict[str, Any], receipt: asyncio.Future[MessageId]) -> None:
+        error = receipt.exception()
+        if isinstance(error, Exception):
+            self._answer(_refused(error, context))
+        else:
+            self._answer({"result": "ok", "messageId": as_base64(receipt.result()), **_NUMBERS, **context})
+
+    def _answer(self, answer: dict[str, Any]) -> None:
+        self._answers.append(answer)
+        self._are_ready.set()
+
+    async def _answer_all(self, socket: web.WebSocketResponse) -> None:
+        while True:
+            await self._are_ready.wait()
+            self._are_ready.clear()
+            while self._answers:
+                with suppress(ConnectionError):
+                    await socket.send_json(self._answers.popleft())
+                self._under_way -= 1
+                self._was_answered.set()
+
+
+def _refused(error: Exception, context: dict[str, Any]) -> dict[str, Any]:
+    return {"result": _SEND_ERROR, "errorMsg": text_of(error), **_NUMBERS, **context}
 
 
 class _Consuming:
