@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
 
 from aiohttp import web
@@ -40,7 +41,11 @@ class Gateway:
     request but producers that may be used again, 64 at most.
     """
 
-    def __init__(self, admin: Admin, client: Client, settings: Settings) -> None:
+    def __init__(
+        self, admin: Admin, client: Client, settings: Settings, links: Mapping[str, str] | None = None
+    ) -> None:
+        self._links = links or {}
+        """Where else to look, by names; the page shows them."""
         self._client = client
         self._calls = Calls(admin)
         self._doors = Doors(settings, self._calls)
@@ -93,7 +98,7 @@ class Gateway:
             await self._client.close()
 
     def _application(self) -> web.Application:
-        page = PageRoutes(self._calls, self._client, self._doors, self._advertised_url)
+        page = PageRoutes(self._calls, self._client, self._doors, self._advertised_url, self._links)
         application = web.Application(
             middlewares=[
                 self._connections.timed(),

@@ -17,8 +17,10 @@ from pulsar_ray.config import Settings
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray.gateway.application import Gateway
 from pulsar_ray.launch.start import ready_beside, start_beside
+from pulsar_ray.monitoring.dashboard import UID
+from pulsar_ray.monitoring.services import GRAFANA_VARIABLE
 from pulsar_ray.transport.actor_names import GATEWAY
-from pulsar_ray.transport.this_ray import was_restarted
+from pulsar_ray.transport.this_ray import dashboard_url, was_restarted
 
 logger = logging.getLogger(__name__)
 RETRY_S = 1.0
@@ -60,7 +62,7 @@ class GatewayActor:
         address = self._settings.http_address()
         if address is None:
             raise InvalidConfiguration("http_listen is off: give a port, or 'host:port'")
-        gateway = Gateway(Admin(), Client(), self._settings)
+        gateway = Gateway(Admin(), Client(), self._settings, _links())
         try:
             await gateway.listen(*address)
         except OSError as error:
@@ -92,6 +94,13 @@ def start_gateway(settings: Settings) -> str:
         settings = settings.replace(http_listen=_free(address[0]))
     url: str = start_beside(GatewayActor, GATEWAY, settings)
     return url
+
+
+def _links() -> dict[str, str]:
+    """Return where Ray's dashboard and Grafana answer, as far as this Ray knows."""
+    grafana = os.environ.get(GRAFANA_VARIABLE, "").rstrip("/")
+    links = {"Ray dashboard": dashboard_url(), "Grafana": f"{grafana}/d/{UID}"}
+    return {name: url for name, url in links.items() if url.startswith(("http://", "https://"))}
 
 
 def gateway_url() -> str:

@@ -70,7 +70,7 @@ class WebSocketRoutes:
 
     async def produce(self, request: web.Request) -> web.StreamResponse:
         """Publish the frames of a socket."""
-        # Whoever waits for answers is not to wait for a batch to fill, and says so otherwise.
+        # A caller that waits for answers is not to wait for a batch to fill, unless the query says so.
         arguments = {"batching_max_publish_delay_ms": 1, **_arguments(request.query, _PRODUCER)}
         producer = await self._client.create_producer(topic_of(request), **arguments)
         try:

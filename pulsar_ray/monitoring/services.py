@@ -23,6 +23,9 @@ _MOST_BYTES = 64 << 20
 _NO_ANSWER = (OSError, ValueError, http.client.HTTPException)
 """Also what another service answers there, or a URL that is none."""
 
+GRAFANA_VARIABLE = "RAY_GRAFANA_HOST"
+"""Of Ray's own environment: where its Grafana answers."""
+
 
 @dataclass(frozen=True)
 class Service:

@@ -133,6 +133,13 @@ def alive_hosts() -> dict[str, str]:
     return {node["NodeID"]: node["NodeManagerHostname"] for node in nodes() if node["Alive"]}
 
 
+def dashboard_url() -> str:
+    """Return where Ray's dashboard answers; "" without one."""
+    node: Any = ray._private.worker._global_node
+    address = str(getattr(node, "webui_url", None) or "")
+    return f"http://{address}" if address and "://" not in address else address
+
+
 def metrics_port() -> int:
     """The port of this node's metrics; 0 if its Ray exports none."""
     nodes: Any = ray.nodes

@@ -23,6 +23,7 @@ from pulsar_ray.monitoring.installing import (
     what_to_add,
 )
 from pulsar_ray.monitoring.services import (
+    GRAFANA_VARIABLE,
     PrometheusState,
     Service,
     endpoints,
@@ -30,7 +31,6 @@ from pulsar_ray.monitoring.services import (
     prometheus_state,
 )
 
-GRAFANA_VARIABLE = "RAY_GRAFANA_HOST"
 DEFAULT_GRAFANA = "http://localhost:3000"
 _WITH_DASHBOARD = "on the head node, if Ray's dashboard runs there"
 DISABLED = "DISABLED"

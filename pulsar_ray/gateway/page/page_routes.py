@@ -41,11 +41,13 @@ _LETTERS = "-dlq"
 class PageRoutes:
     """Routes of the page; a part of one is what htmx asks for."""
 
-    def __init__(self, calls: Calls, client: Client, doors: Doors, outer_url: str) -> None:
+    def __init__(
+        self, calls: Calls, client: Client, doors: Doors, outer_url: str, links: Mapping[str, str]
+    ) -> None:
         self._call = calls
         self._admin = calls.admin
         self._doors = doors
-        self._rendering = Rendering()
+        self._rendering = Rendering(links)
         self.visitors = Visitors(doors, self._rendering, is_outside_tls=outer_url.startswith("https:"))
         self._messages = MessagePages(calls, client, self._show)
         self._actions = Actions(calls, self.visitors, self._show)

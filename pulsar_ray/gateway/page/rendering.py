@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import mimetypes
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,7 @@ def _pretty(value: Any) -> str:
 class Rendering:
     """Has the templates and the static files; all are read once."""
 
-    def __init__(self) -> None:
+    def __init__(self, links: Mapping[str, str]) -> None:
         self._environment = Environment(
             loader=FileSystemLoader(_HERE / "templates"),
             autoescape=True,
@@ -79,7 +80,7 @@ class Rendering:
             pretty=_pretty,
             short=short_name,
         )
-        self._environment.globals.update(topic_path=topic_path, ui=UI, version=__version__)
+        self._environment.globals.update(topic_path=topic_path, ui=UI, version=__version__, links=links)
         self._files = {path.name: path.read_bytes() for path in (_HERE / "static").iterdir()}
 
     def page(self, template: str, status: int = 200, **values: Any) -> web.Response:

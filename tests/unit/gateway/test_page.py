@@ -73,6 +73,7 @@ def test_a_topic_has_its_subscriptions_figures_settings_and_reasons(call: Http, 
     text = shown(call, page_of(topic))
     assert re.search(r"s\s+Shared\s+4\s", text), text
     assert "Delete the topic" in text
+    assert f"{topic} on here" in re.sub(r"\s+", " ", text)
     wait_until(lambda: call.ok("GET", page_of(topic, "/figures"))["backlog"] == 4, what="the backlog")
     assert "retention" in shown(call, page_of(topic, "/settings"))
     assert "sleeps" in shown(call, page_of(topic, "/subscription/s/why")) or "consumer" in shown(
