@@ -37,6 +37,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
             idle_actor_passivation_seconds=1.0,
             metrics_max_topics=6,
             reattach_grace_seconds=1.0,
+            # A directory that nodes share; without one there are no metrics of it.
+            remote_url=tmp_path_factory.mktemp("shared").as_uri(),
         )
         try:
             yield started
@@ -174,12 +176,15 @@ def test_all_metrics_of_the_broker_are_there_with_help(broker: Broker, client: C
         with Admin() as admin:
             admin.topics.compact(topic)
         gone = client.subscribe("non-persistent://public/default/passing", "p")
-        scrape = wait_for(metrics.MESSAGES_IN, 1, namespace=NAMESPACE, topic=topic)
+        wait_for(metrics.MESSAGES_IN, 1, namespace=NAMESPACE, topic=topic)
         wait_for(metrics.BACKLOG_MESSAGES, 1, namespace=NAMESPACE, topic=topic, subscription="s")
         passing = {"namespace": NAMESPACE, "topic": "non-persistent://public/default/passing"}
         wait_for(metrics.DROPPED_MESSAGES, 0, subscription="p", **passing)
         wait_for(metrics.COMPACTIONS, 1, namespace=NAMESPACE, topic=topic)
-        scrape = wait_for(metrics.PARTITIONS_AWAY, 0)
+        wait_for(metrics.PARTITIONS_AWAY, 0)
+        shipped = set(metrics.REMOTE_PUTS.series_names)
+        wait_until(lambda: shipped <= Scrape().series.keys(), DEADLINE_S, "metrics of the object store")
+        scrape = Scrape()
         gone.close()
     missing = {name for m in BROKER_METRICS for name in m.series_names} - scrape.series.keys()
     assert missing == set()
