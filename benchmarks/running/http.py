@@ -17,6 +17,7 @@ from aiohttp import web
 from benchmarks.measuring.environment import Environment
 from benchmarks.measuring.measure import p50, rate
 from benchmarks.measuring.results import Row
+from pulsar_ray.asyncio import Client, Consumer, Producer
 from pulsar_ray.config import Settings
 from pulsar_ray.gateway.gateway_actor import start_gateway
 
@@ -53,7 +54,7 @@ class _Caller:
     """Calls both servers over connections that stay open."""
 
     def __init__(self, session: aiohttp.ClientSession, bare: str, ours: str, topic: str) -> None:
-        self._session = session
+        self.session = session
         self._bare, self._ours = bare, ours
         self._path = topic.replace("://", "/")
 
@@ -68,7 +69,7 @@ class _Caller:
 
         async def task() -> None:
             for _ in range(count // UNDER_WAY):
-                async with self._session.post(url, json=body) as answer:
+                async with self.session.post(url, json=body) as answer:
                     assert answer.status == 200
                     await answer.json()
 
@@ -82,7 +83,7 @@ class _Caller:
 
     async def _send_frames(self, url: str, count: int) -> None:
         frame = {"payload": base64.b64encode(MESSAGE.encode()).decode()}
-        async with self._session.ws_connect(url) as socket:
+        async with self.session.ws_connect(url) as socket:
             for number in range(count):
                 await socket.send_json(frame)
                 if number >= FRAMES_UNDER_WAY:
@@ -106,12 +107,70 @@ def run(env: Environment) -> list[Row]:
             connector = aiohttp.TCPConnector(limit=UNDER_WAY)
             async with aiohttp.ClientSession(connector=connector) as session:
                 caller = _Caller(session, bare, ours, topic)
-                return [
+                rows = [
                     await _beside("REST produce", caller.publish, caller.echo, count),
                     await _beside("WebSocket produce", caller.publish_frames, caller.frames, count),
                 ]
+                async with Client(data_dir=str(broker.directory)) as client:
+                    reading = await _Reading.of(caller, client, ours, topic)
+                    rows.append(await reading.row(count))
+                return rows
 
         return loop.run_until_complete(measure())
+
+
+class _Reading:
+    """Receives and acknowledges the same messages over a socket and by a handle, one by one."""
+
+    def __init__(self, caller: _Caller, url: str, producer: Producer, handle: Consumer) -> None:
+        self._caller = caller
+        self._url = url
+        self._producer = producer
+        self._handle = handle
+
+    @classmethod
+    async def of(cls, caller: _Caller, client: Client, ours: str, topic: str) -> _Reading:
+        url = f"{ours}/ws/v2/consumer/{topic.replace('://', '/')}/socket?receiverQueueSize={FRAMES_UNDER_WAY}"
+        async with caller.session.ws_connect(url):
+            handle = await client.subscribe(topic, "handle", receiver_queue_size=FRAMES_UNDER_WAY)
+        return cls(caller, url, await client.create_producer(topic), handle)
+
+    async def _over_the_socket(self, count: int) -> None:
+        async with self._caller.session.ws_connect(self._url) as socket:
+            for _ in range(count):
+                message = await socket.receive_json()
+                await socket.send_json({"messageId": message["messageId"]})
+
+    async def _by_the_handle(self, count: int) -> None:
+        for _ in range(count):
+            await self._handle.acknowledge(await self._handle.receive())
+
+    async def row(self, count: int) -> Row:
+        """Publish anew for each turn: what is acknowledged does not come again.
+
+        A handle gets five times what aiohttp alone can send, which is the floor of a socket.
+        """
+        times: dict[str, list[float]] = {"socket": [], "handle": [], "floor": []}
+        for turn in range(ROUNDS + 1):
+            await self._producer.send_many([MESSAGE.encode()] * count)
+            for name, work in (
+                ("socket", self._over_the_socket),
+                ("handle", self._by_the_handle),
+                ("floor", self._caller.frames),
+            ):
+                began = time.perf_counter()
+                await work(count)
+                if turn:
+                    times[name].append(time.perf_counter() - began)
+        ratio = p50([bare / own for own, bare in zip(times["socket"], times["floor"], strict=True)])
+        return Row(
+            "WebSocket consumer, 100 B each, acknowledged",
+            rate(count, p50(times["socket"])),
+            f"aiohttp alone {rate(count, p50(times['floor']))}",
+            ratio,
+            0.4,
+            note=f"an asyncio handle: {rate(count, p50(times['handle']))}",
+        )
 
 
 Work = Callable[[int], Awaitable[None]]
