@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 from pulsar_ray.client.consumer.topic_pattern import TopicPattern
+from pulsar_ray.client.endpoint.oauth2 import ClientCredentials
 from pulsar_ray.client.options.authentication import Authentication
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.errors import AuthenticationError
@@ -25,6 +26,8 @@ class Identity:
 
     def __init__(self, authentication: Authentication | None) -> None:
         self._authentication = authentication
+        kind, *values = ("",) if authentication is None else authentication.auth
+        self._oauth2 = ClientCredentials(str(values[0])) if kind == "oauth2" else None
 
     def check_may_produce(self, cluster: Cluster, topic: str, timeout_s: float) -> None:
         """Raise AuthenticationError, and AuthorizationError for what the role may not."""
@@ -52,7 +55,8 @@ class Identity:
     ) -> None:
         if self._authentication is None:
             return
-        shown = _shown(self._authentication.auth)
+        token = self._oauth2
+        shown = _shown(self._authentication.auth) if token is None else f"Bearer {token.token()}"
         cluster.controller("authorize", shown, right.value, subject, subscription, timeout_s=timeout_s)
 
 

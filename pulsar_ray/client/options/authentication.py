@@ -1,6 +1,7 @@
 """Holds the official authentication classes.
 
-Tokens and passwords say which role a client acts as; the others can be built and are refused (`not_yet`).
+Tokens, passwords and OAuth 2 say which role a client acts as; the others can be built, and are refused
+(`not_yet`).
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from pulsar_ray.client.options.authentication import (
     AuthenticationAthenz,
-    AuthenticationOauth2,
     AuthenticationTLS,
 )
 from pulsar_ray.client.options.crypto_key_reader import CryptoKeyReader
@@ -70,9 +69,9 @@ NOT_YET: Final[tuple[NotYet, ...]] = (
     NotYet(
         "Client",
         "authentication",
-        lambda value: value is not None and value.auth[0] not in ("token", "basic"),
-        (AuthenticationTLS("cert.pem", "key.pem"), AuthenticationOauth2("{}"), AuthenticationAthenz("{}")),
-        "give an AuthenticationToken, with a function if tokens come from elsewhere, or AuthenticationBasic",
+        lambda value: value is not None and value.auth[0] not in ("token", "basic", "oauth2"),
+        (AuthenticationTLS("cert.pem", "key.pem"), AuthenticationAthenz("{}")),
+        "give AuthenticationToken, with a function if tokens come from elsewhere, Basic or Oauth2",
     ),
     NotYet("Client", "use_tls", _is_set, (True,), _NO_TLS),
     _refused("Client", "tls_trust_certs_file_path", ("ca.pem",), _NO_TLS),
