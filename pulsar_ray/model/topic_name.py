@@ -164,6 +164,16 @@ _RESERVED = frozenset((CHANGE_EVENTS, "__transaction_buffer_snapshot"))
 _RESERVED_ENDING = "__transaction_pending_ack"
 
 
+def whole_topic(full: str) -> str:
+    """Return `partitioned_full` of a valid full name; of most without parsing it."""
+    return TopicName.parse(full).partitioned_full if _PARTITION_MARK in full else full
+
+
+def is_system_name(full: str) -> bool:
+    """Return `is_system_topic` of a valid full name; of most without parsing it."""
+    return ("__" in full or SYSTEM_NAMESPACE in full) and is_system_topic(TopicName.parse(full))
+
+
 def is_system_topic(topic: TopicName) -> bool:
     """Whether a topic, or the topic of a partition, is one of the broker's own."""
     if topic.namespace_name == SYSTEM_NAMESPACE:

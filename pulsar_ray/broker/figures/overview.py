@@ -12,7 +12,7 @@ from typing import Any
 from pulsar_ray.broker.figures.actor_report import NO_TIME, READERS, ActorReport
 from pulsar_ray.broker.figures.node_figures import DISPATCHER, PARTITION, NodeFigures, RestingPartition
 from pulsar_ray.model import metric_catalogue as metrics
-from pulsar_ray.model.topic_name import TopicName, is_system_topic
+from pulsar_ray.model.topic_name import is_system_name, whole_topic
 
 MAX_TOPICS = 1000
 """More are in no answer."""
@@ -111,13 +111,16 @@ def node_overview(
     Topics of the broker's own are left out unless the text or `names` asks for them. `names` are the topics
     that are described, whatever the text says, with the backlog of each `subscriptions`.
     """
-    topics = _topics(figures)
+    topics = _topics(figures, None if names is None else frozenset(names))
     wanted = text.lower()
     shown = {
         name: topic
         for name, topic in topics.items()
-        if (name in names if names is not None else wanted in name.lower())
-        and (names is not None or "__" in wanted or not is_system_topic(TopicName.parse(name)))
+        if (
+            name in names
+            if names is not None
+            else wanted in name.lower() and ("__" in wanted or not is_system_name(name))
+        )
     }
     rows = [topic.describe(name, now_ms) for name, topic in shown.items()]
     if names is not None:
@@ -136,7 +139,8 @@ def node_overview(
     }
 
 
-def _topics(figures: NodeFigures) -> dict[str, _Topic]:
+def _topics(figures: NodeFigures, names: frozenset[str] | None) -> dict[str, _Topic]:
+    """Return all topics; of those that rest only `names`, if they are given."""
     topics: defaultdict[str, _Topic] = defaultdict(_Topic)
     served = {
         (report.topic, report.subscription): report.acknowledged
@@ -145,20 +149,17 @@ def _topics(figures: NodeFigures) -> dict[str, _Topic]:
     }
     for report in figures.live_reports:
         if report.kind == PARTITION:
-            topic = topics[_topic_of(report.topic)]
+            topic = topics[whole_topic(report.topic)]
             _add_partition(topic, report)
             _add_backlogs(topic, RestingPartition(report.topic, 0, report.backlogs), served)
         elif report.kind == DISPATCHER:
-            _add_dispatcher(topics[_topic_of(report.topic)], report)
+            _add_dispatcher(topics[whole_topic(report.topic)], report)
     for partition in figures.resting_partitions:
-        topic = topics[_topic_of(partition.topic)]
-        topic.add(partitions=1, storageSize=partition.storage_bytes)
-        _add_backlogs(topic, partition, served)
+        name = whole_topic(partition.topic)
+        if names is None or name in names:
+            topics[name].add(partitions=1, storageSize=partition.storage_bytes)
+            _add_backlogs(topics[name], partition, served)
     return dict(topics)
-
-
-def _topic_of(partition: str) -> str:
-    return TopicName.parse(partition).partitioned_full
 
 
 def _add_partition(topic: _Topic, report: ActorReport) -> None:

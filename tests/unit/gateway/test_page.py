@@ -63,6 +63,14 @@ def test_topics_are_found_by_a_part_of_their_names_and_sorted(call: Http, topic:
     assert "give one of topic, in," in text_of(wrong)
 
 
+def test_lists_of_very_many_topics_are_asked_for_less_often(
+    call: Http, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert b"every 2s" in call("GET", "/ui/rows").body
+    monkeypatch.setattr("pulsar_ray.gateway.page.page_routes.MANY_TOPICS", 0)
+    assert b"every 10s" in call("GET", "/ui/rows").body
+
+
 def test_a_topic_that_nobody_has_used_is_found_by_its_name(call: Http, name: str) -> None:
     call.ok("PUT", f"/admin/v2/persistent/public/default/{name}")
     assert f"Not used yet: {name} " in re.sub(r"\s+", " ", shown(call, f"/?q={name}"))
