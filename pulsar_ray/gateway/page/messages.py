@@ -21,6 +21,8 @@ from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.schema.auto import AutoSchema
 
 MOST = 100
+MOST_BYTES = 32 << 20
+"""So much is read for one page, and one message more at most."""
 READ_MS = 2_000
 SHOWN_BYTES = 16 << 10
 HEX_BYTES = 256
@@ -70,6 +72,7 @@ class MessagePages:
         self, name: str, at: str, time_text: str, id_text: str, count: int
     ) -> list[dict[str, Any]]:
         start, time_ms = MessageId.earliest, 0
+        last: MessageId | None = None
         if at == "time":
             time_ms = milliseconds(time_text)
         elif at == "id":
@@ -89,14 +92,24 @@ class MessagePages:
             receiver_queue_size=count,
             start_message_id_inclusive=True,
         )
-        kept: deque[Message] = deque(maxlen=count)
+        kept: deque[Message] = deque()
+        size_bytes = 0
         try:
             if time_ms:
                 await reader.seek(time_ms)
-            while (at == "latest" or len(kept) < count) and await reader.has_message_available():
+            while (last is not None or len(kept) < count) and await reader.has_message_available():
                 try:
-                    kept.append(await reader.read_next(READ_MS))
+                    message = await reader.read_next(READ_MS)
                 except Timeout:
+                    break
+                kept.append(message)
+                size_bytes += len(message.data())
+                if last is None and size_bytes >= MOST_BYTES:
+                    break
+                while len(kept) > count or (size_bytes > MOST_BYTES and len(kept) > 1):
+                    size_bytes -= len(kept.popleft().data())
+                # Others may publish without an end meanwhile.
+                if last is not None and message.message_id() >= last:
                     break
         finally:
             await reader.close()

@@ -9,7 +9,9 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
+from pulsar_ray.asyncio.reader import Reader
 from pulsar_ray.client.client import Client
+from pulsar_ray.client.received.message import Message
 from pulsar_ray.model.enums import ConsumerType, InitialPosition
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.testing.waiting import wait_until
@@ -32,6 +34,15 @@ def shown(call: Http, path: str) -> str:
     answer = call("GET", path)
     assert answer.status == 200, answer.body
     return text_of(answer)
+
+
+def values(call: Http, path: str) -> list[str]:
+    """The values that a page of messages shows, without their bytes."""
+    answer = call("GET", path)
+    assert answer.status == 200, answer.body
+    return [
+        html.unescape(each) for each in re.findall(r'h2>\n<pre tabindex="0">(.*)</pre>', answer.body.decode())
+    ]
 
 
 def confirmed(call: Http, path: str, **fields: str) -> Answer:
@@ -124,6 +135,31 @@ def test_messages_are_shown_by_place_and_time(call: Http, client: Client, topic:
     time = datetime.fromtimestamp(messages[3].publish_timestamp() / 1000, timezone.utc)
     assert "value-3" in shown(call, f"{path}?at=time&time={quote(time.isoformat())}")
     assert "There is none" in shown(call, f"{path}?at=time&time=2999-01-01")
+
+
+def test_the_last_messages_are_those_that_were_there_when_somebody_looked(
+    call: Http, client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = client.create_producer(topic, batching_enabled=False)
+    read_next = Reader.read_next
+
+    async def read_while_others_publish(reader: Reader, timeout_millis: int | None = None) -> Message:
+        message = await read_next(reader, timeout_millis)
+        producer.send_async(b"published meanwhile", None)
+        producer.flush()
+        return message
+
+    monkeypatch.setattr(Reader, "read_next", read_while_others_publish)
+    assert values(call, page_of(topic, "/messages?count=3")) == ["value-1", "value-2", "value-3"]
+    producer.close()
+
+
+@pytest.mark.parametrize(("at", "first"), [("earliest", 0), ("latest", 3)])
+def test_a_page_of_large_messages_is_a_shorter_one(
+    call: Http, topic: str, monkeypatch: pytest.MonkeyPatch, at: str, first: int
+) -> None:
+    monkeypatch.setattr("pulsar_ray.gateway.page.messages.MOST_BYTES", 1)
+    assert values(call, page_of(topic, f"/messages?at={at}")) == [f"value-{first}"]
 
 
 @pytest.mark.parametrize(
