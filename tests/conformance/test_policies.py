@@ -21,6 +21,7 @@ from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport import endpoint
 from pulsar_ray.transport.actor_names import dispatcher_name, partition_name
 from tests.conformance.broker import Broker, keyed_numbers, numbers, values
+from tests.conformance.non_persistent import wait_for_permits
 
 T = TypeVar("T")
 MakeBroker = Callable[..., Broker]
@@ -307,11 +308,19 @@ def throttle_of(broker: Broker, topic: str) -> PublishThrottle:
     return throttle
 
 
+def consuming(client: Client, broker: Broker, topic: str) -> Consumer:
+    """A consumer that gets what is published from now on."""
+    consumer = client.subscribe(topic, "s")
+    if not topic.startswith("persistent"):
+        wait_for_permits(broker, topic, "s")
+    return consumer
+
+
 @pytest.mark.usefixtures("carriers_are_kept")
 def test_a_slowed_producer_loses_nothing_and_goes_on_when_the_rate_is_gone(
     client: Client, broker: Broker, any_topic: str
 ) -> None:
-    consumer = client.subscribe(any_topic, "s")
+    consumer = consuming(client, broker, any_topic)
     producer = broker.client().create_producer(any_topic)
     producer.send(b"000000")
     broker.cluster.override(any_topic, max_publish_rate_per_topic_in_messages=1)
@@ -335,7 +344,7 @@ def test_a_slowed_producer_loses_nothing_and_goes_on_when_the_rate_is_gone(
 @pytest.mark.usefixtures("carriers_are_kept")
 def test_a_rate_of_bytes_slows_down_as_well(client: Client, broker: Broker, any_topic: str) -> None:
     broker.cluster.override(any_topic, max_publish_rate_per_topic_in_bytes=20_000)
-    consumer = client.subscribe(any_topic, "s")
+    consumer = consuming(client, broker, any_topic)
     producer = client.create_producer(any_topic)
     sent = [bytes([number]) * 10_000 for number in range(5)]
     for value in sent:
