@@ -80,6 +80,16 @@ def any_topic(request: pytest.FixtureRequest, broker: Broker) -> str:
     return f"{request.param}://public/default/limits"
 
 
+def consuming(
+    client: Client, broker: Broker, topic: str, consumer_type: ConsumerType = ConsumerType.Exclusive
+) -> Consumer:
+    """A consumer that gets what is published from now on."""
+    consumer = client.subscribe(topic, "s", consumer_type)
+    if not topic.startswith("persistent"):
+        wait_for_permits(broker, topic, "s")
+    return consumer
+
+
 def test_producers_beyond_their_limit_are_refused(client: Client, broker: Broker, any_topic: str) -> None:
     open_before = [client.create_producer(any_topic) for _ in range(3)]
     broker.cluster.override(any_topic, max_producers_per_topic=2)
@@ -221,7 +231,7 @@ def test_limits_below_what_is_there_take_no_place_when_everything_restarts(
 
 
 def test_types_that_are_not_allowed_are_refused(client: Client, broker: Broker, any_topic: str) -> None:
-    shared = client.subscribe(any_topic, "s", ConsumerType.Shared)
+    shared = consuming(client, broker, any_topic, ConsumerType.Shared)
     broker.cluster.override(any_topic, subscription_types_enabled="Failover,Key_Shared")
     producer = client.create_producer(any_topic)
     producer.send(b"000001")
@@ -306,14 +316,6 @@ def throttle_of(broker: Broker, topic: str) -> PublishThrottle:
         server = broker.cluster.non_persistent_partition(topic).server
     throttle: PublishThrottle = server._throttle
     return throttle
-
-
-def consuming(client: Client, broker: Broker, topic: str) -> Consumer:
-    """A consumer that gets what is published from now on."""
-    consumer = client.subscribe(topic, "s")
-    if not topic.startswith("persistent"):
-        wait_for_permits(broker, topic, "s")
-    return consumer
 
 
 @pytest.mark.usefixtures("carriers_are_kept")
