@@ -28,6 +28,7 @@ from pulsar_ray.errors import (
     Timeout,
     TopicNotFound,
 )
+from pulsar_ray.launch.listeners import is_loopback
 
 if TYPE_CHECKING:
     from aiohttp.typedefs import Middleware
@@ -81,6 +82,8 @@ def refused(reason: str, status: int) -> web.Response:
 
 def status_of(error: Exception) -> int:
     """Return the status that stands for an error."""
+    if isinstance(error, Refusal):
+        return error.status
     return next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
 
 
@@ -117,17 +120,12 @@ def _authority(origin: str) -> str:
     return origin.partition("://")[2]
 
 
-def is_loopback(address: str) -> bool:
-    """Return whether an address is reached on its own machine only."""
-    return address.startswith("127.") or address == "::1"
-
-
 def _is_here(host: str) -> bool:
     try:
         name = URL.build(scheme="http", authority=host).host or ""
     except ValueError:
         return False
-    return name == "localhost" or is_loopback(name)
+    return is_loopback(name)
 
 
 @web.middleware

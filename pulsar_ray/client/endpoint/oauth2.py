@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit
 
-from pulsar_ray.errors import AuthenticationError
+from pulsar_ray.errors import AuthenticationError, InvalidConfiguration
+from pulsar_ray.launch.listeners import is_loopback
+from pulsar_ray.security.keys import read_source
 
 TIMEOUT_S = 10.0
 _MOST_BYTES = 1 << 20
@@ -65,7 +65,7 @@ class ClientCredentials:
 def _fetched(url: str, form: Mapping[str, str] | None = None) -> Mapping[str, Any]:
     """Return the JSON of an address, behind a form if one is given."""
     parts = urlsplit(url)
-    if parts.scheme != "https" and not (parts.scheme == "http" and _is_here(parts.hostname)):
+    if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname or "")):
         raise AuthenticationError(f"{url[:200]}: credentials are sent by https alone")
     request = urllib.request.Request(url, None if form is None else urlencode(form).encode())
     try:
@@ -79,24 +79,14 @@ def _fetched(url: str, form: Mapping[str, str] | None = None) -> Mapping[str, An
     return _object(body, url)
 
 
-def _is_here(host: str | None) -> bool:
-    return host in ("localhost", "::1") or (host or "").startswith("127.")
-
-
 def _of_file(place: Any) -> Mapping[str, Any]:
-    """Return the credentials of a file that is named by a path, `file://` or `data:`."""
+    """Return the credentials of a file that is named as keys are."""
     if not place:
         return {}
-    text = str(place)
-    if text.startswith("data:"):
-        head, _, content = text.partition(",")
-        data = base64.b64decode(content) if head.endswith(";base64") else unquote(content).encode()
-        return _object(data, "private_key")
-    path = text.removeprefix("file://")
     try:
-        return _object(Path(path).read_bytes(), path)
-    except OSError as error:
-        raise AuthenticationError(f"private_key {path}: {error.strerror or error}") from None
+        return _object(read_source(str(place), "private_key"), "private_key")
+    except InvalidConfiguration as error:
+        raise AuthenticationError(error.text) from None
 
 
 def _object(text: str | bytes, place: str) -> Mapping[str, Any]:

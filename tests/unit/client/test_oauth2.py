@@ -104,11 +104,16 @@ def test_credentials_are_read_from_where_they_are_named(issuer: Issuer, tmp_path
         ("[]", "is no JSON object"),
         ("{}", "has no issuer_url"),
         ('{"issuer_url": "http://issuer.example", "client_id": "a", "client_secret": "b"}', "by https alone"),
+        (
+            '{"issuer_url": "http://127.evil.example", "client_id": "a", "client_secret": "b"}',
+            "by https alone",
+        ),
+        ('{"issuer_url": "https://x", "private_key": "data:;base64,%"}', "private_key: it is no data: URL"),
         ('{"issuer_url": "file:///etc", "client_id": "a", "client_secret": "b"}', "by https alone"),
         ('{"issuer_url": "https://x", "client_id": "a"}', "has no client_secret"),
         (
             '{"issuer_url": "https://x", "private_key": "/nowhere/key"}',
-            "private_key /nowhere/key: No such file",
+            "private_key: '/nowhere/key' cannot be read .No such file",
         ),
         ('{"issuer_url": "http://127.0.0.1:9", "client_id": "a", "client_secret": "b"}', "does not answer"),
     ],

@@ -307,6 +307,7 @@ def test_pages_of_other_sites_are_refused(call: Http, origin: str) -> None:
     answer = call("PUT", "/admin/v2/tenants/stolen", {}, Origin=origin)
     assert answer.status == 403
     assert call("PUT", "/admin/v2/tenants/stolen", {}, Host="evil.example").status == 403
+    assert call("PUT", "/admin/v2/tenants/stolen", {}, Host="127.evil.example").status == 403
     assert "stolen" not in call.ok("GET", "/admin/v2/tenants")
     assert call("GET", "/admin/v2/tenants", Origin=call.url).status == 200
 
