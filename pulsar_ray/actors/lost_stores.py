@@ -62,9 +62,17 @@ class LostStores:
                 f"store {store_id} is there, so nothing of it is lost: delete topics, or take its node away"
             )
         host, path = known.get(store_id, ("an unknown host", ""))
-        own = heartbeat(store_id).full
-        names = [name for name in self._catalog.names_in(store_id, -1) if name != own]
+        names = self._names_in(store_id)
         return {"storeId": store_id, "host": host, "path": path, "partitions": names}
+
+    def _names_in(self, store_id: str) -> list[str]:
+        """Return the names of a store's partitions, without its heartbeat's."""
+        own = heartbeat(store_id).full
+        return [name for name in self._catalog.names_in(store_id, -1) if name != own]
+
+    def _rows_in(self, store_id: str) -> list[PartitionRow]:
+        rows = map(self._catalog.partition, self._names_in(store_id))
+        return [row for row in rows if row is not None]
 
     async def forget(self, store_id: str, subscriptions: Subscriptions) -> list[str]:
         """Begin the partitions of a lost store anew, empty, in the stores that are there.
@@ -131,9 +139,8 @@ class LostStores:
         handles.pop(store_id, None)
         if not handles:
             return set()
-        one, own = next(iter(handles.values())), heartbeat(store_id).full
-        names = [name for name in self._catalog.names_in(store_id, -1) if name != own]
-        numbers = {str(row.number): row for row in map(self._catalog.partition, names) if row is not None}
+        one = next(iter(handles.values()))
+        numbers = {str(row.number): row for row in self._rows_in(store_id)}
         owners = await one.call("owners_of", list(numbers), within_s=ADOPT_DEADLINE_S)
         # Of an attempt that was broken off, some may be another's already.
         moved = self._moved(store_id, owners)
@@ -215,9 +222,7 @@ class LostStores:
 
     def kept_by(self, store_id: str) -> list[int]:
         """Return the numbers of a store's partitions, without its heartbeat's."""
-        own = heartbeat(store_id).full
-        names = [name for name in self._catalog.names_in(store_id, -1) if name != own]
-        return [row.number for row in map(self._catalog.partition, names) if row is not None]
+        return [row.number for row in self._rows_in(store_id)]
 
     def describe(self, store_id: str) -> str:
         """Say what is done about a store that is away, as `NodeLosses.describe`."""
@@ -254,8 +259,7 @@ class LostStores:
         moved = await self._take_over(store_id)
         for row in self._served.topics.move_unopened(store_id, self._stores.for_new_partitions):
             self._served.end(row)
-        own = heartbeat(store_id).full
-        left = [name for name in self._catalog.names_in(store_id, -1) if name != own]
+        left = self._names_in(store_id)
         event(logger, "store %s is taken over: %d partitions, %d left", store_id, len(moved), len(left))
         if not left:
             await self._served.remove(self._catalog.forget_store(store_id, [], {}))

@@ -83,41 +83,9 @@ class Producer(LazyHandle[LoopProducer]):
         MessageTooBig, DiskSpaceLow, AlreadyClosed; ValueError for wrong arguments, TypeError for content of a
         type the schema does not take.
         """
-        if self._inner is None:
-            await self._open_first()
-        return await self.begin_send(
-            content,
-            properties,
-            partition_key,
-            ordering_key,
-            sequence_id,
-            replication_clusters,
-            disable_replication,
-            event_timestamp,
-            deliver_at,
-            deliver_after,
-        )
-
-    def begin_send(
-        self,
-        content: Any,
-        properties: dict[str, str] | None = None,
-        partition_key: str | None = None,
-        ordering_key: str | None = None,
-        sequence_id: int | None = None,
-        replication_clusters: list[str] | None = None,
-        disable_replication: bool | None = None,
-        event_timestamp: int | None = None,
-        deliver_at: int | None = None,
-        deliver_after: timedelta | None = None,
-    ) -> asyncio.Future[MessageId]:
-        """Begin `send` of an open producer, and return the future of its receipt.
-
-        Raises at once what `send` raises for wrong arguments.
-        """
         loop = self._client.loop()
-        inner = self._open_already()
-        queue, value, fields = inner.prepare(
+        inner = self._inner or await self._open_first()
+        prepared = inner.prepare(
             content,
             properties,
             partition_key,
@@ -129,6 +97,34 @@ class Producer(LazyHandle[LoopProducer]):
             deliver_at,
             deliver_after,
         )
+        return await self._begun(loop, inner, *prepared)
+
+    def begin_send(
+        self,
+        content: Any,
+        properties: dict[str, str] | None = None,
+        partition_key: str | None = None,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+    ) -> asyncio.Future[MessageId]:
+        """Begin `send` of an open producer, and return the future of its receipt.
+
+        Raises at once what `send` raises for wrong arguments.
+        """
+        loop, inner = self._client.loop(), self._open_already()
+        prepared = inner.prepare(
+            content, properties, partition_key, None, None, None, False, event_timestamp, deliver_at, None
+        )
+        return self._begun(loop, inner, *prepared)
+
+    def _begun(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        inner: LoopProducer,
+        queue: SendQueue | None,
+        value: bytes | None,
+        fields: MessageFields | None,
+    ) -> SendFuture:
         sent = SendFuture(loop=loop)
         if self._blocks:
             self._rooms.put(sent, value, fields, queue)

@@ -6,6 +6,7 @@ import asyncio
 import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
 from typing import Any, TypeVar
 
 from aiohttp import web
@@ -66,6 +67,19 @@ async def partitions_of(call: Calls, topic: str) -> list[str]:
     name = TopicName.parse(topic)
     count = 0 if name.is_partition else await call(call.admin.topics.get_partitions, topic)
     return [name.partition(index).full for index in range(count)]
+
+
+async def stats_of(call: Calls, topic: str) -> tuple[dict[str, Any], list[str]]:
+    """Return the stats of a topic, and the names of its partitions."""
+    names = await partitions_of(call, topic)
+    topics = call.admin.topics
+    return await call(topics.partitioned_stats if names else topics.stats, topic), names
+
+
+def utc_ms(text: str) -> int:
+    """Return a written time in ms since 1970: UTC, unless it says otherwise. Raises ValueError."""
+    moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return int(moment.replace(tzinfo=moment.tzinfo or timezone.utc).timestamp() * 1000)
 
 
 def topic_of(request: web.Request) -> str:

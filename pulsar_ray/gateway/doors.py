@@ -14,12 +14,13 @@ from aiohttp import web
 
 from pulsar_ray.broker.serving.logs.line_limits import audit
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import AuthenticationError, AuthorizationError
+from pulsar_ray.errors import AuthenticationError
 from pulsar_ray.gateway.calls import Calls
 from pulsar_ray.gateway.replies import Handler, refused, status_of, text_of
 from pulsar_ray.model.topic_name import TopicName
-from pulsar_ray.security.authentication import NOBODY, Authentication, Caller, Credentials
-from pulsar_ray.security.authorization import NO_GRANTS, Grants, Resource, Right, why_not
+from pulsar_ray.security.authentication import NOBODY, Caller, Credentials
+from pulsar_ray.security.authorization import NO_GRANTS, Grants, Resource, Right
+from pulsar_ray.security.entrance import Entrance
 from pulsar_ray.security.tls import common_name
 
 if TYPE_CHECKING:
@@ -75,12 +76,11 @@ class Doors:
     """Asks everybody who they are, and what they may, before any route is served."""
 
     def __init__(self, settings: Settings, calls: Calls, now_s: Callable[[], float] = time.time) -> None:
-        self._authentication = Authentication(settings)
-        self._decides = settings.authorization_enabled
+        self._entrance = Entrance(settings)
+        self._authentication = self._entrance.authentication
         self._is_behind_proxy = bool(settings.advertised_authority())
         self.rights: dict[Handler, Right] = {}
         """The right that each route needs, by its handler."""
-        self._superusers = settings.superusers()
         self._call = calls
         self._now_s = now_s
         self._grants: OrderedDict[str, tuple[float, Grants]] = OrderedDict()
@@ -103,7 +103,7 @@ class Doors:
             is_socket = request.path.startswith(WEB_SOCKETS)
             status = LEFT
             try:
-                if self._decides and request.match_info.http_exception is None:
+                if self._entrance.decides and request.match_info.http_exception is None:
                     # A route without a right is nobody's but the superusers'.
                     right = self.rights.get(request.match_info.handler, Right.SUPERUSER)
                     await self.check(right, _resource(request))
@@ -144,12 +144,10 @@ class Doors:
     async def check(self, right: Right, resource: Resource) -> None:
         """Raise AuthorizationError unless the caller has this right."""
         role = _caller.get().role
-        if not self._decides or role in self._superusers or right is Right.KNOWN:
+        if self._entrance.is_open_to(role, right):
             return
         grants = NO_GRANTS if right is Right.SUPERUSER else await self._granted(resource.name)
-        reason = why_not(role, right, resource, grants, self._superusers)
-        if reason:
-            raise AuthorizationError(reason)
+        self._entrance.check(role, right, resource, grants)
 
     async def _granted(self, subject: str) -> Grants:
         now_s = time.monotonic()
@@ -184,6 +182,11 @@ def _shown(request: web.Request) -> Credentials:
         # Elsewhere a cookie would let pages of other sites act for whoever has it.
         authorization = _kept_in(request.cookies.get(COOKIE, ""))
     return Credentials(authorization, token, common_name(peer))
+
+
+def cookie_of(authorization: str) -> str:
+    """Return the cookie that stands for a header."""
+    return base64.b64encode(authorization.encode()).decode()
 
 
 def _kept_in(cookie: str) -> str:

@@ -9,7 +9,6 @@ import json
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from datetime import datetime, timezone
 from functools import partial
 from typing import Any
 
@@ -21,7 +20,7 @@ from pulsar_ray.asyncio.producer import Producer
 from pulsar_ray.client.options.policies import ConsumerDeadLetterPolicy
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.errors import AlreadyClosed, PulsarException
-from pulsar_ray.gateway.calls import TOPIC, Calls, topic_of
+from pulsar_ray.gateway.calls import TOPIC, Calls, topic_of, utc_ms
 from pulsar_ray.gateway.doors import GuardedRoutes
 from pulsar_ray.gateway.replies import Refusal, text_of
 from pulsar_ray.gateway.topics import as_time
@@ -353,10 +352,9 @@ def _message(frame: dict[str, Any]) -> dict[str, Any]:
 
 def _time_ms(text: Any) -> int:
     try:
-        moment = datetime.fromisoformat(str(text).replace("Z", "+00:00"))
+        return utc_ms(str(text))
     except ValueError:
         raise ValueError(f"eventTime={text!r:.100}: send a time such as 2026-01-01T00:00:00Z") from None
-    return int(moment.replace(tzinfo=moment.tzinfo or timezone.utc).timestamp() * 1000)
 
 
 def _described(message: Message) -> dict[str, Any]:

@@ -99,6 +99,11 @@ class Authentication:
         return Caller(self._passwords.check(user, password))
 
 
+def basic_header(user: str, password: str) -> str:
+    """Return what `Authorization` has for a user and a password."""
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
 def _rules(settings: Settings) -> TokenRules:
     claims = {
         "claim": settings.token_auth_claim,

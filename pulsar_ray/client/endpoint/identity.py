@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from pulsar_ray.client.consumer.topic_pattern import TopicPattern
@@ -13,6 +14,7 @@ from pulsar_ray.client.options.authentication import Authentication
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.errors import AuthenticationError
 from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.security.authentication import basic_header
 from pulsar_ray.security.authorization import Right
 from pulsar_ray.transport.cluster import Cluster
 
@@ -25,9 +27,7 @@ class Identity:
     """
 
     def __init__(self, authentication: Authentication | None) -> None:
-        self._authentication = authentication
-        kind, *values = ("",) if authentication is None else authentication.auth
-        self._oauth2 = ClientCredentials(str(values[0])) if kind == "oauth2" else None
+        self._shown = None if authentication is None else _header_of(authentication.auth)
 
     def check_may_produce(self, cluster: Cluster, topic: str, timeout_s: float) -> None:
         """Raise AuthenticationError, and AuthorizationError for what the role may not."""
@@ -40,7 +40,7 @@ class Identity:
 
         A pattern needs the right for its whole namespace, and a reader that for the topic.
         """
-        if self._authentication is None:
+        if self._shown is None:
             return
         if isinstance(options.topic, re.Pattern):
             subjects = [TopicPattern.of(options).namespace]
@@ -53,22 +53,21 @@ class Identity:
     def _check(
         self, cluster: Cluster, right: Right, subject: str, subscription: str, timeout_s: float
     ) -> None:
-        if self._authentication is None:
-            return
-        token = self._oauth2
-        shown = _shown(self._authentication.auth) if token is None else f"Bearer {token.token()}"
-        cluster.controller("authorize", shown, right.value, subject, subscription, timeout_s=timeout_s)
+        if self._shown is not None:
+            shown = self._shown()
+            cluster.controller("authorize", shown, right.value, subject, subscription, timeout_s=timeout_s)
 
 
-def _shown(auth: tuple[Any, ...]) -> str:
-    """Return credentials as a header of HTTP has them. Raises AuthenticationError."""
+def _header_of(auth: tuple[Any, ...]) -> Callable[[], str]:
+    """Return a call for the header of HTTP, which raises AuthenticationError."""
     kind, *values = auth
-    if kind == "token":
-        return f"Bearer {_token(values[0])}"
-    if len(values) == 1:
-        fields = json.loads(values[0])
-        values = [fields.get("username", ""), fields.get("password", "")]
-    return "Basic " + base64.b64encode(f"{values[0]}:{values[1]}".encode()).decode()
+    if kind == "basic":
+        if len(values) == 1:
+            fields = json.loads(values[0])
+            values = [fields.get("username", ""), fields.get("password", "")]
+        return partial(basic_header, values[0], values[1])
+    given = ClientCredentials(values[0]).token if kind == "oauth2" else partial(_token, values[0])
+    return lambda: f"Bearer {given()}"
 
 
 def _token(token: Any) -> str:

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from pulsar_ray.admin.topics import Topics
 from pulsar_ray.errors import PulsarException
-from pulsar_ray.gateway.calls import Calls, partitions_of, topic_of
+from pulsar_ray.gateway.calls import Calls, stats_of, topic_of
 from pulsar_ray.gateway.page.messages import milliseconds
 from pulsar_ray.gateway.page.rendering import topic_path
 from pulsar_ray.gateway.page.visitors import Visitors, fields_of
@@ -187,16 +187,14 @@ class Actions:
         fields = await fields_of(request)
         self._visitors.check_mark(fields.get("mark", ""))
         action, topic, subscription = self._asked(request)
-        topics = self._call.admin.topics
         try:
             missing = next((each for each in action.fields if _is_missing(each, fields)), None)
             if missing is not None:
                 raise Refusal(400, f"{missing.name} is empty: give {missing.label}")
             given = {name: value for name, value in fields.items() if value.strip()}
-            outcome = await self._call(action.do, topics, topic, subscription, {**_blank(action), **given})
+            outcome = await self._call(action.do, self._call.admin.topics, topic, subscription, given)
         except (PulsarException, Refusal, ValueError) as error:
-            reason, status = _refusal(error)
-            return await self._form(request, fields, reason, status)
+            return await self._form(request, fields, text_of(error), status_of(error))
         is_gone = action is OF_TOPICS["delete"]
         return self._show(
             "done.html", title=action.title, outcome=outcome, back="/" if is_gone else topic_path(topic)
@@ -206,9 +204,7 @@ class Actions:
         self, request: web.Request, given: Fields, problem: str, status: int = 200
     ) -> web.Response:
         action, topic, subscription = self._asked(request)
-        topics = self._call.admin.topics
-        is_partitioned = bool(await partitions_of(self._call, topic))
-        stats = await self._call(topics.partitioned_stats if is_partitioned else topics.stats, topic)
+        stats, _ = await stats_of(self._call, topic)
         if subscription:
             if subscription not in stats["subscriptions"]:
                 raise Refusal(404, f"{topic} has no subscription {subscription}")
@@ -235,13 +231,3 @@ class Actions:
 
 def _is_missing(field: Field, given: Fields) -> bool:
     return not field.is_optional and not given.get(field.name, "").strip()
-
-
-def _blank(action: Action) -> dict[str, str]:
-    return {field.name: "" for field in action.fields if field.name != _FORCE.name}
-
-
-def _refusal(error: Exception) -> tuple[str, int]:
-    if isinstance(error, Refusal):
-        return error.reason, error.status
-    return text_of(error), status_of(error)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from datetime import datetime, timezone
 from typing import Any
 
 from aiohttp import web
@@ -14,7 +13,7 @@ from pulsar_ray.asyncio.client import Client
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.client.received.message_json import message_fields
 from pulsar_ray.errors import OperationNotSupported, PulsarException, Timeout
-from pulsar_ray.gateway.calls import Calls, partitions_of, topic_of
+from pulsar_ray.gateway.calls import Calls, partitions_of, topic_of, utc_ms
 from pulsar_ray.gateway.replies import Refusal, number_of, text_of
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.topic_name import TopicName
@@ -54,7 +53,7 @@ class MessagePages:
                 raise OperationNotSupported("a non-persistent topic stores no messages")
             found = await self._read(name, at, time_text, id_text, count)
         except (PulsarException, Refusal, ValueError) as error:
-            problem = error.reason if isinstance(error, Refusal) else text_of(error)
+            problem = text_of(error)
         return self._show(
             "messages.html",
             topic=topic,
@@ -155,10 +154,9 @@ def _hex(data: bytes) -> str:
 def milliseconds(text: str) -> int:
     """Return a time that a form gives: UTC, unless it says otherwise."""
     try:
-        time = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        return utc_ms(text)
     except ValueError:
         raise Refusal(400, f"{text[:100]!r} is no time: give it as 2026-01-31T12:00:00") from None
-    return int((time if time.tzinfo else time.replace(tzinfo=timezone.utc)).timestamp() * 1000)
 
 
 def _id_of(text: str, partition: int) -> MessageId:

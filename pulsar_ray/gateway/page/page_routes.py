@@ -11,7 +11,7 @@ from aiohttp import web
 from pulsar_ray.asyncio.client import Client
 from pulsar_ray.broker.figures.overview import SORTS
 from pulsar_ray.errors import AuthorizationError, InvalidTopicName, TopicNotFound
-from pulsar_ray.gateway.calls import TOPIC, Calls, partitions_of, topic_of
+from pulsar_ray.gateway.calls import TOPIC, Calls, partitions_of, stats_of, topic_of
 from pulsar_ray.gateway.doors import UI, Doors, GuardedRoutes, caller_role
 from pulsar_ray.gateway.page.actions import OF_SUBSCRIPTIONS, OF_TOPICS, Actions
 from pulsar_ray.gateway.page.messages import MessagePages
@@ -162,7 +162,7 @@ class PageRoutes:
     async def topic(self, request: web.Request) -> web.Response:
         """Show a topic, its subscriptions and what may be done with them."""
         topic = topic_of(request)
-        stats, names = await self._stats(topic)
+        stats, names = await stats_of(self._call, topic)
         return self._show(
             "topic.html",
             topic=topic,
@@ -186,7 +186,7 @@ class PageRoutes:
         )
 
     async def _row(self, topic: str) -> dict[str, Any]:
-        return await self._figures(topic) or _row_of(*await self._stats(topic))
+        return await self._figures(topic) or _row_of(*await stats_of(self._call, topic))
 
     async def _figures(self, topic: str) -> dict[str, Any] | None:
         """Return what the actors of a topic told last, if they did; wakes nobody."""
@@ -194,13 +194,6 @@ class PageRoutes:
             return None
         overview = await self._call(self._admin.overview, topics=[topic])
         return next(iter(overview["topics"]), None)
-
-    async def _stats(self, topic: str) -> tuple[dict[str, Any], list[str]]:
-        """Return the stats of a topic, and the names of its partitions."""
-        names = await partitions_of(self._call, topic)
-        topics = self._admin.topics
-        stats = await self._call(topics.partitioned_stats if names else topics.stats, topic)
-        return stats, names
 
     async def settings(self, request: web.Request) -> web.Response:
         """Show the settings in force, and the level that each comes from."""

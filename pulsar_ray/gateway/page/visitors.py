@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import hmac
 import json
@@ -12,10 +11,10 @@ from urllib.parse import urlencode
 
 from aiohttp import web
 
-from pulsar_ray.gateway.doors import COOKIE, UI, Doors, caller_role, is_page
+from pulsar_ray.gateway.doors import COOKIE, UI, Doors, caller_role, cookie_of, is_page
 from pulsar_ray.gateway.page.rendering import Rendering
 from pulsar_ray.gateway.replies import Handler, Refusal
-from pulsar_ray.security.authentication import Credentials
+from pulsar_ray.security.authentication import Credentials, basic_header
 
 if TYPE_CHECKING:
     from aiohttp.typedefs import Middleware
@@ -50,7 +49,7 @@ class Visitors:
         """Keep the credentials of a form in a cookie, if they are right."""
         given = await fields_of(request)
         token, user, password = (given.get(name, "").strip() for name in ("token", "user", "password"))
-        shown = f"Bearer {token}" if token else f"Basic {_encoded(f'{user}:{password}')}"
+        shown = f"Bearer {token}" if token else basic_header(user, password)
         back = _back(given.get("back", "/"))
         problem = self._doors.why_unknown(Credentials(shown))
         if problem:
@@ -58,7 +57,9 @@ class Visitors:
         response = _see(back)
         has_tls = request.transport is not None and request.transport.get_extra_info("sslcontext")
         is_secure = self._is_outside_tls or has_tls
-        response.set_cookie(COOKIE, _encoded(shown), httponly=True, samesite="Strict", secure=bool(is_secure))
+        response.set_cookie(
+            COOKIE, cookie_of(shown), httponly=True, samesite="Strict", secure=bool(is_secure)
+        )
         return response
 
     async def leave(self, request: web.Request) -> web.StreamResponse:
@@ -95,10 +96,6 @@ async def fields_of(request: web.Request) -> dict[str, str]:
 
 def _see(path: str) -> web.Response:
     return web.Response(status=303, headers={"Location": path})
-
-
-def _encoded(text: str) -> str:
-    return base64.b64encode(text.encode()).decode()
 
 
 def _back(path: str) -> str:

@@ -479,8 +479,8 @@ async def test_another_cluster_on_the_prefix_is_refused_and_keeps_what_it_has(
     await asyncio.to_thread(again.stop)
 
 
-async def shipped_with_pieces(homes: tuple[Path, Path], url: str) -> Path:
-    """Ship a log with pieces and twelve objects behind its index, and return the bucket's folder."""
+async def shipped_with_pieces(homes: tuple[Path, Path], url: str, objects: int = 12) -> Path:
+    """Ship a log with pieces and some objects behind its index, and return the bucket's folder."""
     journal = await asyncio.to_thread(started, homes[0], url)
     partition = Partition(homes[0])
     for seq in range(10):
@@ -489,7 +489,7 @@ async def shipped_with_pieces(homes: tuple[Path, Path], url: str) -> Path:
     await partition.until_confirmed(10)
     await until(lambda: journal.status()["partitions"] == 1)
     await asyncio.to_thread(journal.run, lambda life: life.checkpoint())
-    for seq in range(11, 23):
+    for seq in range(11, 11 + objects):
         partition.publish(seq)
         await until(lambda seq=seq: seq in partition.confirmed)  # type: ignore[misc]
     partition.die()

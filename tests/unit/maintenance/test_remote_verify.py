@@ -10,8 +10,7 @@ import pytest
 from pulsar_ray.errors import RemoteStoreRefused
 from pulsar_ray.journal.file_store import FileStore
 from pulsar_ray.maintenance.remote_verify import RemoteFindings, verify_remote
-from tests.stored_blocks import append
-from tests.unit.journal.test_store_journal import Partition, homes, started, taken_over, until, url
+from tests.unit.journal.test_store_journal import homes, shipped_with_pieces, taken_over, url
 
 __all__ = ["homes", "url"]
 
@@ -19,24 +18,7 @@ __all__ = ["homes", "url"]
 @pytest.fixture
 def shipped(homes: tuple[Path, Path], url: str) -> Path:
     """The folder of an object store with pieces, an index, and a journal behind that."""
-
-    async def ship() -> None:
-        journal = await asyncio.to_thread(started, homes[0], url)
-        partition = Partition(homes[0])
-        for seq in range(10):
-            append(partition.log, seq, size=20_000)
-        partition.publish(10)
-        await partition.until_confirmed(10)
-        await until(lambda: journal.status()["partitions"] == 1)
-        await asyncio.to_thread(journal.run, lambda life: life.checkpoint())
-        for seq in range(11, 14):
-            partition.publish(seq)
-            await until(lambda seq=seq: seq in partition.confirmed)  # type: ignore[misc]
-        partition.die()
-        await asyncio.to_thread(journal.stop)
-
-    asyncio.run(ship())
-    return homes[0].parent / "bucket"
+    return asyncio.run(shipped_with_pieces(homes, url, objects=3))
 
 
 def looked(folder: Path, *, is_deep: bool = False) -> RemoteFindings:
