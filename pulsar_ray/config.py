@@ -306,7 +306,7 @@ class Settings:
     tls_certificate_file_path: str = setting("", "certificate of HTTP, in PEM; with it HTTP is HTTPS")
     tls_key_file_path: str = setting("", "its key, in PEM")
     tls_trust_certs_file_path: str = setting(
-        "", "who signs certificates of HTTP's clients, in PEM: their common names are roles"
+        "", "who signs certificates of clients, in PEM: their common names are roles"
     )
     tls_require_trusted_client_cert_on_connect: bool = setting(False, "let in only who has one")
     lane_buffer_budget_bytes: int = setting(
@@ -361,8 +361,11 @@ class Settings:
             raise InvalidConfiguration(
                 "give both tls_certificate_file_path and tls_key_file_path, or neither"
             )
-        if self.tls_trust_certs_file_path and not self.tls_certificate_file_path:
-            raise InvalidConfiguration("tls_trust_certs_file_path needs tls_certificate_file_path")
+        is_plain = self.http_address() is not None and not self.tls_certificate_file_path
+        if self.tls_trust_certs_file_path and is_plain:
+            raise InvalidConfiguration(
+                "tls_trust_certs_file_path needs tls_certificate_file_path where HTTP is served"
+            )
         if self.tls_require_trusted_client_cert_on_connect and not self.tls_trust_certs_file_path:
             raise InvalidConfiguration(
                 "tls_require_trusted_client_cert_on_connect needs tls_trust_certs_file_path"

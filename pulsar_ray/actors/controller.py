@@ -363,7 +363,7 @@ class Controller:
         Raises AuthenticationError and AuthorizationError, and what is wrong with the settings for both.
         """
         authentication = await asyncio.to_thread(lambda: self._entrance.authentication)
-        role = authentication.who(Credentials(authorization), time.time()).role
+        role = authentication.who(Credentials.of_program(authorization), time.time()).role
         if not self._entrance.is_open_to(role, Right(right)):
             grants = Grants.of(await self.grants(subject))
             self._entrance.check(role, Right(right), Resource(subject, subscription), grants)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import binascii
 from dataclasses import dataclass
+from functools import cached_property
 
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import AuthenticationError, InvalidConfiguration
+from pulsar_ray.security.certificates import SCHEME, ClientCertificates
 from pulsar_ray.security.passwords import Passwords
 from pulsar_ray.security.tokens import TokenRules, jwt
 
@@ -26,11 +28,18 @@ NOBODY = Caller("")
 
 @dataclass(frozen=True)
 class Credentials:
-    """A header, a token, or the name in a certificate that was verified."""
+    """Holds a header, a token, a verified certificate's name, or proof of its key."""
 
     authorization: str = ""
     token: str = ""
     certificate_name: str = ""
+    proof: str | None = None
+
+    @classmethod
+    def of_program(cls, shown: str) -> Credentials:
+        """Return what a program on Ray shows: a header of HTTP, or proof."""
+        scheme, _, rest = shown.partition(" ")
+        return cls(proof=rest) if scheme == SCHEME else cls(shown)
 
 
 class Authentication:
@@ -45,6 +54,7 @@ class Authentication:
         self._anonymous = settings.anonymous_user_role
         self._tokens: TokenRules | None = None
         self._passwords: Passwords | None = None
+        self._trusted = settings.tls_trust_certs_file_path
         if not self.is_enabled:
             return
         if settings.token_secret_key or settings.token_public_key:
@@ -52,6 +62,10 @@ class Authentication:
             self._tokens = _rules(settings)
         if settings.basic_auth_conf:
             self._passwords = Passwords(settings.basic_auth_conf, "basic_auth_conf")
+
+    @cached_property
+    def _certificates(self) -> ClientCertificates:
+        return ClientCertificates(self._trusted, "tls_trust_certs_file_path")
 
     @property
     def challenge(self) -> str:
@@ -66,6 +80,8 @@ class Authentication:
         """
         if not self.is_enabled:
             return NOBODY
+        if shown.proof is not None:
+            return self._of_certificate(shown.proof, now_s)
         if shown.authorization:
             kind, _, value = shown.authorization.partition(" ")
             if kind.lower() == "bearer":
@@ -75,11 +91,14 @@ class Authentication:
             raise AuthenticationError("Authorization is neither Bearer nor Basic")
         if shown.token:
             return self._of_token(shown.token, now_s)
-        if shown.certificate_name:
-            return Caller(shown.certificate_name)
-        if self._anonymous:
-            return Caller(self._anonymous)
+        if role := shown.certificate_name or self._anonymous:
+            return Caller(role)
         raise AuthenticationError("Authentication required")
+
+    def _of_certificate(self, proof: str, now_s: float) -> Caller:
+        if not self._trusted:
+            raise AuthenticationError("certificates are not taken here")
+        return Caller(*self._certificates.check(proof, now_s))
 
     def _of_token(self, token: str, now_s: float) -> Caller:
         if self._tokens is None:

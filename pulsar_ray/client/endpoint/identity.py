@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ from pulsar_ray.errors import AuthenticationError
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.security.authentication import basic_header
 from pulsar_ray.security.authorization import Right
+from pulsar_ray.security.certificates import SCHEME, proof
 from pulsar_ray.transport.cluster import Cluster
 
 
@@ -59,13 +61,15 @@ class Identity:
 
 
 def _header_of(auth: tuple[Any, ...]) -> Callable[[], str]:
-    """Return a call for the header of HTTP, which raises AuthenticationError."""
+    """Return a call for the header of HTTP, or for proof; the call raises AuthenticationError."""
     kind, *values = auth
     if kind == "basic":
         if len(values) == 1:
             fields = json.loads(values[0])
             values = [fields.get("username", ""), fields.get("password", "")]
         return partial(basic_header, values[0], values[1])
+    if kind == "tls":
+        return lambda: f"{SCHEME} {proof(values[0], values[1], time.time())}"
     given = ClientCredentials(values[0]).token if kind == "oauth2" else partial(_token, values[0])
     return lambda: f"Bearer {given()}"
 

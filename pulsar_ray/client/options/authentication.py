@@ -1,7 +1,7 @@
 """Holds the official authentication classes.
 
-Tokens, passwords and OAuth 2 say which role a client acts as; the others can be built, and are refused
-(`not_yet`).
+Tokens, certificates, passwords and OAuth 2 say which role a client acts as; Athenz can be built, and is
+refused (`not_yet`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Authentication:
 
 
 class AuthenticationTLS(Authentication):
-    """A client certificate."""
+    """A client certificate in PEM, and its private key; the common name is the role."""
 
     def __init__(self, certificate_path: str, private_key_path: str) -> None:
         check_text("certificate_path", certificate_path)

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from pulsar_ray.client.options.authentication import (
     AuthenticationAthenz,
-    AuthenticationTLS,
 )
 from pulsar_ray.client.options.crypto_key_reader import CryptoKeyReader
 from pulsar_ray.client.options.service_info import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
@@ -69,9 +68,9 @@ NOT_YET: Final[tuple[NotYet, ...]] = (
     NotYet(
         "Client",
         "authentication",
-        lambda value: value is not None and value.auth[0] not in ("token", "basic", "oauth2"),
-        (AuthenticationTLS("cert.pem", "key.pem"), AuthenticationAthenz("{}")),
-        "give AuthenticationToken, with a function if tokens come from elsewhere, Basic or Oauth2",
+        lambda value: value is not None and value.auth[0] not in ("token", "basic", "oauth2", "tls"),
+        (AuthenticationAthenz("{}"),),
+        "give AuthenticationToken, with a function if tokens come from elsewhere, TLS, Basic or Oauth2",
     ),
     NotYet("Client", "use_tls", _is_set, (True,), _NO_TLS),
     _refused("Client", "tls_trust_certs_file_path", ("ca.pem",), _NO_TLS),

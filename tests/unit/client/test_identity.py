@@ -16,6 +16,7 @@ from pulsar_ray.client.client import Client
 from pulsar_ray.client.options.authentication import (
     Authentication,
     AuthenticationBasic,
+    AuthenticationTLS,
     AuthenticationToken,
 )
 from pulsar_ray.config import Settings
@@ -24,6 +25,7 @@ from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.security.keys import new_secret
 from pulsar_ray.security.tokens import create_token
 from pulsar_ray.testing.stub_cluster import StubCluster
+from tests.certificates import Signer
 
 KEY = new_secret("HS256")
 TOPIC = "acme/ns/t"
@@ -154,6 +156,47 @@ def test_errors_can_be_pickled(acting: Any) -> None:
     again = pickle.loads(pickle.dumps(caught.value))
     assert type(again) is AuthorizationError
     assert "'nobody'" in str(again)
+
+
+def test_a_certificate_is_a_role_as_well(tmp_path: Path) -> None:
+    signer = Signer(tmp_path)
+    served = signer.give("broker", "broker")
+    cluster = StubCluster(
+        tmp_path / "data",
+        Settings(
+            data_dir=str(tmp_path / "data"),
+            authentication_enabled=True,
+            authorization_enabled=True,
+            super_user_roles="boss",
+            tls_certificate_file_path=served[0],
+            tls_key_file_path=served[1],
+            tls_trust_certs_file_path=str(signer.file),
+        ),
+    )
+    boss, other = signer.give("boss", "boss"), signer.give("other", "other")
+    with Client._on(cluster, authentication=AuthenticationTLS(*boss)) as client:
+        client.create_producer("t").send(b"")
+    with (
+        Client._on(cluster, authentication=AuthenticationTLS(*other)) as client,
+        pytest.raises(AuthorizationError, match="'other' has no permission"),
+    ):
+        client.create_producer("t")
+    with (
+        Client._on(cluster, authentication=AuthenticationTLS(boss[0], other[1])) as client,
+        pytest.raises(AuthenticationError, match="not the key"),
+    ):
+        client.create_producer("t")
+    with (
+        Client._on(cluster, authentication=AuthenticationToken("x5c")) as client,
+        pytest.raises(AuthenticationError, match="tokens are not taken here"),
+    ):
+        client.create_producer("t")
+    cluster.close()
+
+
+def test_a_certificate_is_refused_where_nobody_may_sign(acting: Any, tmp_path: Path) -> None:
+    with pytest.raises(AuthenticationError, match="certificates are not taken here"):
+        PRODUCE(acting(AuthenticationTLS(*Signer(tmp_path).give("boss", "boss"))))
 
 
 def test_a_broker_that_asks_nobody_takes_any_token(tmp_path: Path) -> None:

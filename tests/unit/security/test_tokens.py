@@ -97,6 +97,11 @@ def test_a_token_that_nobody_signed_is_refused(tmp_path: Path, name: Any) -> Non
         secret_rules(tmp_path, new_secret("HS256")).check(".".join([*parts, ""]), NOW)
 
 
+def _in_pem(public: bytes) -> bytes:
+    lines = base64.encodebytes(public)
+    return b"-----BEGIN PUBLIC KEY-----\n" + lines + b"-----END PUBLIC KEY-----\n"
+
+
 def test_a_public_key_is_never_taken_for_a_secret(
     tmp_path: Path, pairs: dict[str, tuple[bytes, bytes]]
 ) -> None:
@@ -105,7 +110,7 @@ def test_a_public_key_is_never_taken_for_a_secret(
     with pytest.raises(AuthenticationError, match="signed by 'HS256': the key is for RS256"):
         rules.check(_signed_by_hmac(public, {"alg": "HS256"}, {"sub": "admin"}), NOW)
     with pytest.raises(InvalidConfiguration, match="cannot sign with this key"):
-        create_token(public, "HS256", "admin")
+        create_token(_in_pem(public), "HS256", "admin")
     elliptic = signing_key(write(tmp_path / "private", pairs["ES256"][0]), "ES256", "key")
     with pytest.raises(AuthenticationError, match="signed by 'ES256'"):
         rules.check(create_token(elliptic, "ES256", "admin"), NOW)
