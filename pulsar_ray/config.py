@@ -279,6 +279,7 @@ class Settings:
     metrics_max_subscriptions: int = setting(200, "the same for its subscriptions", minimum=0)
     tcp_port_range: str = setting("0", "TCP ports actors listen on: 'first-last', or 0 for any")
     http_listen: str = setting("off", "where HTTP is served: 'port' on 127.0.0.1, or 'host:port'")
+    http_on_every_node: bool = setting(False, "serve HTTP on each node of the Ray cluster, not on one")
     http_advertised_url: str = setting(
         "", "where a proxy serves HTTP for others, as 'https://host'; its X-Forwarded-For is believed"
     )

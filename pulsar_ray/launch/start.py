@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import ray
@@ -11,17 +12,17 @@ from pulsar_ray.broker.catalog.founding import StartPermission
 from pulsar_ray.config import Settings
 from pulsar_ray.launch.clean_start import start_from_clean_process
 from pulsar_ray.launch.kill_actors import kill_actors
-from pulsar_ray.transport.actor_names import CONTROLLER, GATEWAY, NAMESPACE
+from pulsar_ray.transport.actor_names import CONTROLLER, GATEWAY, NAMESPACE, beside_name, node_beside
 from pulsar_ray.transport.ray_calls import translated
 from pulsar_ray.transport.this_ray import (
+    alive_hosts,
+    draining_nodes,
     has_runtime_env,
     is_own_ray,
     is_ray_of_this_job,
     node_id,
     running_names,
 )
-
-logger = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 60.0
 START_TIMEOUT_S = 60.0
@@ -66,6 +67,24 @@ def start_beside(cls: type[Any], name: str, *arguments: Any) -> Any:
         raise
 
 
+def start_on_other_nodes(cls: type[Any], first: str, *arguments: Any) -> list[str]:
+    """Start such an actor on each other node that has none, and end those of nodes that are gone.
+
+    Returns the nodes where one was started; waits for none of them. Raises what Ray says.
+    """
+    from pulsar_ray.actors.options import create  # noqa: PLC0415 - as above
+
+    with translated(f"looking for nodes without {first}"):
+        alive = set(alive_hosts())
+        served = {node for name in running_names() if (node := node_beside(first, name))}
+        begun = sorted(alive - draining_nodes() - served - {node_id()})
+        for node in begun:
+            create(cls, beside_name(first, node), node, *arguments)
+        # Ray would wait for ever for a node of that id.
+        kill_actors(beside_name(first, node) for node in served - alive)
+    return begun
+
+
 def ready_beside(name: str) -> Any:
     """Return what `ready` of an actor beside the broker returns; None without one."""
     try:
@@ -76,14 +95,15 @@ def ready_beside(name: str) -> Any:
         return ray.get(actor.ready.remote(), timeout=START_TIMEOUT_S)
 
 
-def _drain(name: str) -> None:
-    """Let an actor answer what is under way, while the broker still serves."""
-    try:
-        actor = ray.get_actor(name, namespace=NAMESPACE)
-        ray.get(actor.shutdown.remote(), timeout=DRAIN_S)
-    except (ValueError, ray.exceptions.RayError) as error:
-        # There is none, or it is killed with what it has.
-        logger.debug("%s was not drained: %s", name, error)
+def _drain(names: Iterable[str]) -> None:
+    """Let actors answer what is under way, while the broker still serves."""
+    ends = []
+    for name in names:
+        with suppress(ValueError):
+            ends.append(ray.get_actor(name, namespace=NAMESPACE).shutdown.remote())
+    # Those that do not answer are killed with what they have.
+    if ends:
+        ray.wait(ends, num_returns=len(ends), timeout=DRAIN_S)
 
 
 def stop_broker() -> bool:
@@ -95,7 +115,9 @@ def stop_broker() -> bool:
         controller = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
     except ValueError:
         return kill_actors(running_names())
-    _drain(GATEWAY)
+    # The first one before the others, which it would make anew.
+    _drain([GATEWAY])
+    _drain(name for name in running_names() if node_beside(GATEWAY, name))
     with translated("stopping the broker"):
         ray.get(controller.shutdown.remote(), timeout=STOP_TIMEOUT_S)
     ray.kill(controller)

@@ -80,6 +80,16 @@ def compactor_name(topic: str) -> str:
     return tracker_name(topic, "")
 
 
+def beside_name(first: str, node_id: str) -> str:
+    """The actor of one node beside the broker; `first` is the name of the first one, such as GATEWAY."""
+    return f"{first}-{node_id}"
+
+
+def node_beside(first: str, name: str) -> str:
+    """The node in such a name; "" of another actor's."""
+    return name.removeprefix(f"{first}-") if name.startswith(f"{first}-") else ""
+
+
 def is_store_name(name: str) -> bool:
     """Whether a name is that of a StoreActor."""
     return name.startswith(_STORE_PREFIX)
