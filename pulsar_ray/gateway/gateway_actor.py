@@ -108,7 +108,7 @@ class GatewayActor:
 
 
 def start_gateway(settings: Settings) -> str:
-    """Serve HTTP beside the broker of this Ray, on this node or on all, and return the address.
+    """Serve HTTP beside the broker of this Ray, and return the address on this node.
 
     Where it is served already, that address. Raises InvalidConfiguration where nothing can listen.
     """
@@ -128,7 +128,7 @@ def _links() -> dict[str, str]:
 
 
 def gateway_url() -> str:
-    """Return where HTTP is served on this process's Ray, on its node if possible; "" if it is not."""
+    """Return where HTTP is served on this Ray, best on this node; "" without it."""
     with suppress(InvalidConfiguration):
         if url := ready_beside(beside_name(GATEWAY, node_id())):
             return str(url)

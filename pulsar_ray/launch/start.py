@@ -68,9 +68,9 @@ def start_beside(cls: type[Any], name: str, *arguments: Any) -> Any:
 
 
 def start_on_other_nodes(cls: type[Any], first: str, *arguments: Any) -> list[str]:
-    """Start such an actor on each other node that has none, and end those of nodes that are gone.
+    """Start such an actor on each other node that has none, without waiting.
 
-    Returns the nodes where one was started; waits for none of them. Raises what Ray says.
+    Ends those of nodes that are gone. Returns the nodes where one was started; raises what Ray says.
     """
     from pulsar_ray.actors.options import create  # noqa: PLC0415 - as above
 

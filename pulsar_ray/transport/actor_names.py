@@ -81,7 +81,10 @@ def compactor_name(topic: str) -> str:
 
 
 def beside_name(first: str, node_id: str) -> str:
-    """The actor of one node beside the broker; `first` is the name of the first one, such as GATEWAY."""
+    """Names the actor beside the broker on one more node.
+
+    `first` is the name of the first such actor, as GATEWAY.
+    """
     return f"{first}-{node_id}"
 
 
