@@ -278,6 +278,10 @@ class Controller:
         topics = (await self._serving()).topics
         return topics.topics(namespace, include_system=include_system)
 
+    async def partition_count(self, topic: str) -> int:
+        """How many partitions a topic has, 0 for one without. Raises TopicNotFound."""
+        return (await self._serving()).topics.count(TopicName.parse(topic))
+
     async def delete_topic(self, topic: str, force: bool) -> None:
         """Delete a topic with its data and policies.
 

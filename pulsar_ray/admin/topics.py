@@ -21,7 +21,7 @@ from pulsar_ray.errors import InvalidTopicName, NotAllowedError, PulsarException
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.policies import TOPIC
 from pulsar_ray.model.registrations import STRICT_PROPERTY
-from pulsar_ray.model.topic_name import TopicName, is_namespace, nearest_topic
+from pulsar_ray.model.topic_name import TopicName, is_namespace
 
 _BY_URGENCY = ("ERROR", "RUNNING", "NOT_RUN", "SUCCESS")
 
@@ -185,13 +185,7 @@ class Topics:
 
     def get_partitions(self, topic: str) -> int:
         """The number of partitions; 0 for a topic that is not partitioned. Raises TopicNotFound."""
-        name = TopicName.parse(topic)
-        topics = self.partitions(name.namespace_name)
-        count = topics.get(name.full)
-        if count is None:
-            near = nearest_topic(name, sorted(topics))
-            hint = f"; did you mean {near}?" if near else ""
-            raise TopicNotFound(f"the topic {name.full} does not exist{hint}")
+        count: int = self._calls.ask_controller("partition_count", TopicName.parse(topic).full)
         return count
 
     # ---- looking at topics, which starts no dispatcher and changes nothing

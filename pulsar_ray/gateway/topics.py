@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
-from pulsar_ray.errors import InvalidConfiguration, NotAllowedError, OperationNotSupported
+from pulsar_ray.errors import InvalidConfiguration, NotAllowedError, OperationNotSupported, TopicNotFound
 from pulsar_ray.gateway.calls import (
     NAMESPACE,
     TOPIC,
@@ -175,12 +175,19 @@ class TopicRoutes:
     async def partitions(self, request: web.Request) -> web.Response:
         """Return the number of partitions, 0 of a topic without."""
         topic = topic_of(request)
-        counts = await self._call(self._topics.partitions, namespace_of(request), include_system_topic=True)
         name = TopicName.parse(topic)
-        is_there = topic in counts or 0 <= name.partition_index < counts.get(name.partitioned_full, 0)
+        whole = await self._count(name)
+        is_there = name.partition_index < whole if name.is_partition else whole >= 0
         if not is_there and not flag_of(request, "checkAllowAutoCreation"):
             raise Refusal(404, f"Topic {topic} not found")
-        return found({"partitions": counts.get(topic, 0), "deleted": False})
+        return found({"partitions": 0 if name.is_partition else max(whole, 0), "deleted": False})
+
+    async def _count(self, name: TopicName) -> int:
+        """Return the number of partitions; -1 for a topic that is not there."""
+        try:
+            return await self._call(self._topics.get_partitions, name.partitioned_full)
+        except TopicNotFound:
+            return -1
 
     async def delete(self, request: web.Request) -> web.Response:
         """Delete a topic without partitions."""

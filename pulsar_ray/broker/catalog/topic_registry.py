@@ -213,7 +213,7 @@ class TopicRegistry:
         check_user_may_change(name)
         if name.is_partition:
             raise NotAllowedError(f"{name.full} is a partition: give the topic, {name.partitioned_full}")
-        count = self._count(name)
+        count = self.count(name)
         if not count:
             raise NotAllowedError(
                 f"{name.full} is not partitioned and stays so: create a partitioned topic under another name"
@@ -227,7 +227,7 @@ class TopicRegistry:
 
     def prepared_partitions(self, name: TopicName, partitions: int) -> list[PartitionRow]:
         """Return the rows that `add_partitions` would add. Raises TopicNotFound."""
-        count = self._count(name)
+        count = self.count(name)
         rows = self.catalog.all_partitions(name.full)
         if len(rows) < partitions:
             raise TopicNotFound(f"the topic {name.full} was deleted while it grew: create it again")
@@ -246,12 +246,14 @@ class TopicRegistry:
     def add_partitions(self, name: TopicName, partitions: int) -> None:
         """Add prepared partitions, the second step: from now on clients see them. May come twice."""
         self.prepared_partitions(name, partitions)
-        before = self._count(name)
+        before = self.count(name)
         self.catalog.add_partitions(name.full, partitions)
         if before != partitions:
             event(logger, "has %d partitions from now on, and had %d", partitions, before, topic=name.full)
 
-    def _count(self, name: TopicName) -> int:
+    def count(self, name: TopicName) -> int:
+        """Return how many partitions a topic has, 0 for one without. Raises TopicNotFound."""
+        self._check_namespace(name.namespace_name)
         count = 0 if self.unstored.find(name.full) else self.catalog.partition_count(name.full)
         if count is None:
             raise self.not_found(name)
