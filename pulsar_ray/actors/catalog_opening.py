@@ -53,7 +53,7 @@ class CatalogOpening:
     async def _rebuilt(self, catalog: Catalog | None, path: Path) -> Catalog:
         """Make a catalog from the stores that are there; no number is granted again."""
         order = self._order
-        rows: list[PartitionRow] = []
+        found_rows: list[tuple[tuple[bool, int], PartitionRow]] = []
         prepared: set[int] = set()
         ancestors: dict[str, None] = {}
         seen: list[int] = []
@@ -72,15 +72,20 @@ class CatalogOpening:
             has_change_logs |= identity.has_change_logs
             ancestors |= dict.fromkeys(identity.generations)
             seen += [identity.numbers_below, *(directory.number for directory in found)]
-            rows += [
-                PartitionRow(
-                    each.name, each.number, each.topic, each.partition_index, identity.store_id, True
+            found_rows += [
+                (
+                    each.rank,
+                    PartitionRow(
+                        each.name, each.number, each.topic, each.partition_index, identity.store_id, True
+                    ),
                 )
                 for each in found
                 if each.cluster_id in ("", order.cluster_id)
             ]
         # Of two with one name that which was made later, if a catalog was made anew between them.
-        rows.sort(key=lambda row: -row.number)
+        # Of two with one number that which was served last (ADR 0141).
+        found_rows.sort(key=lambda found: (found[1].number, found[0]), reverse=True)
+        rows = [row for _, row in found_rows]
         if catalog is None:
             first = new_range(seen, Random())
             made, left_out = Catalog.make(

@@ -22,6 +22,7 @@ from pulsar_ray.actors.broker_actors import BrokerActors
 from pulsar_ray.actors.catalog_opening import CatalogOpening
 from pulsar_ray.actors.change_log_partitions import ChangeLogPartitions
 from pulsar_ray.actors.lost_stores import LostStores
+from pulsar_ray.actors.partition_moves import PartitionMoves
 from pulsar_ray.actors.passivation import Passivation
 from pulsar_ray.actors.policy_delivery import PolicyDelivery
 from pulsar_ray.actors.stores import Stores
@@ -43,7 +44,7 @@ from pulsar_ray.broker.serving.logs.line_limits import audit, event
 from pulsar_ray.broker.serving.sleeper import Idle
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import PulsarException, ServiceUnitNotReady, TopicNotFound
+from pulsar_ray.errors import NotAllowedError, PulsarException, ServiceUnitNotReady, TopicNotFound
 from pulsar_ray.model.metric_catalogue import PARTITIONS_AWAY, TOPICS
 from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.model.topic_name import TopicName, system_change_log
@@ -91,6 +92,7 @@ class Controller:
         self._policies: PolicyDelivery
         self._ending: TopicEnding
         self._lost_stores: LostStores
+        self._moves: PartitionMoves
         self._administration: Administration
         self._schemas: SchemaRegistry
         self._usage: ResourceUsage
@@ -165,6 +167,7 @@ class Controller:
         ending = TopicEnding(served, logs, self._passivation.parked_clients.consumers.at)
         self._logs, self._policies, self._ending = logs, policies, ending
         self._lost_stores = LostStores(served, self._stores, logs, partitions, self._settings)
+        self._moves = PartitionMoves(served, self._actors, self._stores, self._passivation, SystemClock())
         self._passivation.remove_by(partial(ending.delete_topic, force=False))
         self._administration = Administration(topics, logs, ending, self._settings, self._policy_changed)
         self._schemas = SchemaRegistry(
@@ -456,6 +459,23 @@ class Controller:
         await self._serving()
         return await self._lost_stores.forget(store_id, subscriptions)
 
+    async def move_topic(self, topic: str, store_id: str) -> list[str]:
+        """Have the partitions of a topic, or a single one, move.
+
+        Returns the ids of the moves; those that are there already have none. Raises TopicNotFound, and as
+        `PartitionMoves.begin`.
+        """
+        served = await self._serving()
+        rows = self._moves.movable(served.topics.resolve(TopicName.parse(topic), create=False, stores=list))
+        if not rows:
+            raise NotAllowedError(f"nothing of {topic} is stored, so there is nothing to move")
+        return [each for each in [self._moves.begin(row, store_id) for row in rows] if each]
+
+    async def moves(self) -> list[dict[str, Any]]:
+        """Describe the moves of partitions, as `PartitionMoves.describe`."""
+        await self._serving()
+        return self._moves.describe()
+
     async def expect_stores(self, count: int) -> None:
         """Keep durably how many stores the cluster is to have; 0 if nobody says."""
         (await self._serving()).topics.catalog.expect_stores(count)
@@ -668,6 +688,7 @@ class Controller:
                 await self._stores.probe()
                 assert self._served is not None
                 self._lost_stores.look(time.monotonic())
+                await self._moves.look_through()
                 self._served.replace_dead()
                 await self._lost_stores.give_inheritances()
                 await self._passivation.wake_due()

@@ -83,7 +83,7 @@ class Passivation:
         self._parked_dispatchers = ParkedDispatchers(
             clock.monotonic_ms() + SIGNAL_MS if was_restarted else None
         )
-        self._leaving: dict[str, asyncio.Task[Any]] = {}
+        self._leaving: dict[str, asyncio.Future[Any]] = {}
         self._slots = asyncio.Semaphore(LEAVES_AT_ONCE)
         self._duty_slots = asyncio.Semaphore(DUTIES_AT_ONCE)
         self._making_room = asyncio.Lock()
@@ -227,7 +227,17 @@ class Passivation:
             departure = Departure(partition, group.dispatchers, group.actor, with_clients)
             await asyncio.wait((self._begin_leave(departure, 0),))
 
-    def _left(self, partition: str, leave: asyncio.Task[Any]) -> None:
+    async def hold(self, partition: str) -> asyncio.Future[Any]:
+        """Let nobody start a partition before the returned future is done.
+
+        Waits for a leave that is under way.
+        """
+        await self._settled([partition])
+        held = self._leaving[partition] = asyncio.get_running_loop().create_future()
+        held.add_done_callback(partial(self._left, partition))
+        return held
+
+    def _left(self, partition: str, leave: asyncio.Future[Any]) -> None:
         del self._leaving[partition]
         if not leave.cancelled() and (error := leave.exception()) is not None:
             logger.error("a leave of %s failed", partition, exc_info=error)

@@ -18,7 +18,8 @@ import ray
 
 from pulsar_ray.actors.actor_system import ActorHandle, ActorSystem
 from pulsar_ray.actors.broker_process import begin_broker_process
-from pulsar_ray.actors.held_store import OPEN_WAIT_S, HeldStore, StoreNode
+from pulsar_ray.actors.held_store import OPEN_WAIT_S, StoreNode
+from pulsar_ray.actors.moving_store import MovingStore
 from pulsar_ray.actors.own_bytecode import compile_later
 from pulsar_ray.actors.watching.node_metrics import NodeMetrics
 from pulsar_ray.actors.watching.silence import is_silent
@@ -31,7 +32,7 @@ from pulsar_ray.config import OFF, Settings
 from pulsar_ray.errors import Moved, PulsarException, UntrustedPath
 from pulsar_ray.journal.store_journal import StoreJournal
 from pulsar_ray.lane.waiting import within
-from pulsar_ray.transport.actor_names import CONTROLLER
+from pulsar_ray.transport.actor_names import CONTROLLER, store_name
 from pulsar_ray.transport.this_ray import node_address, node_id, node_memory_bytes, session_directory
 
 logger = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ REPORT_DEADLINE_S = 3.0
 NO_FIGURES = "metrics_interval_seconds is 0, so actors report nothing"
 
 
-class StoreActor(HeldStore):
+class StoreActor(MovingStore):
     """Holds a node's data directory, exports its metrics, and watches its disk and the controller."""
 
     def __init__(self, data_dir: str, settings: Settings, system: ActorSystem) -> None:
@@ -59,9 +60,8 @@ class StoreActor(HeldStore):
             owner=f"{node_address()} (ray {ray_address})",
             session=session_directory().name,
         )
-        super().__init__(Path(data_dir).expanduser(), node)
+        super().__init__(Path(data_dir).expanduser(), node, settings)
         self._ray_address = ray_address
-        self._settings = settings
         self._system = system
         self._watcher: asyncio.Task[None] | None = None
         self._metrics: NodeMetrics | None = None
@@ -154,6 +154,15 @@ class StoreActor(HeldStore):
         await super().remove(number)
         if self._metrics is not None:
             self._metrics.removed(number)
+
+    async def moved_away(self, number: int) -> None:
+        """See MovingStore.moved_away."""
+        await super().moved_away(number)
+        if self._metrics is not None:
+            self._metrics.removed(number)
+
+    def _peer(self, node_id: str) -> ActorHandle | None:
+        return self._system.find(store_name(node_id[:8]))
 
     async def slept(self, times: dict[int, int | None]) -> None:
         """See HeldStore.slept; the metrics know these partitions as sleeping ones."""

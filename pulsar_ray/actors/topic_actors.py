@@ -106,6 +106,7 @@ class TopicActors:
     def started(self, rows: list[PartitionRow]) -> list[RouteFields]:
         """Start those that do not run and are not away. Raises TooManyActiveActors before the first."""
         self._stores.look_for_draining()
+        rows = [self._as_it_is(row) for row in rows]
         away: dict[str, str] = {}
         new: list[dict[str, Any]] = []
         for row in rows:
@@ -153,6 +154,7 @@ class TopicActors:
             return self._actors.handles[name]
         if row.number and self.topics.catalog.numbered(row.number) is None:
             raise Moved(f"{row.name} was deleted just now: resolve it again")
+        row = self._as_it_is(row)
         store = self._store_to_start_beside(row)
         directory = str(Path(store["path"]) / "p" / str(row.number))
         identity = TopicIdentity(
@@ -165,8 +167,13 @@ class TopicActors:
         self.when_started(row.name)
         return handle
 
+    def _as_it_is(self, row: PartitionRow) -> PartitionRow:
+        """Return a row anew: the partition may have moved since it was read."""
+        return (row.number and self.topics.catalog.numbered(row.number)) or row
+
     def store_of(self, row: PartitionRow) -> dict[str, Any]:
         """Return a partition's store. Raises WrongNode while no running node holds it."""
+        row = self._as_it_is(row)
         store = self._stores.known.get(row.store_id)
         if store is None and not TopicName.parse(row.name).is_persistent:
             # Nothing of it lies in a store: any node will do.

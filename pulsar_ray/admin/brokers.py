@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pulsar_ray.admin.moving import Moving, PartitionMove
 from pulsar_ray.admin.topic_calls import Broker
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.options.checks import check_number
@@ -64,6 +65,7 @@ class Brokers:
     def __init__(self, broker: Broker, new_client: Callable[[], Client]) -> None:
         self._broker = broker
         self._new_client = new_client
+        self._moving = Moving(broker)
 
     def list(self) -> builtins.list[str]:
         """Return the hosts of the stores that are there, sorted."""
@@ -89,6 +91,10 @@ class Brokers:
             )
             for node in self._broker.ask("nodes")
         ]
+
+    def moves(self) -> builtins.list[PartitionMove]:
+        """Return the moves of partitions under way, and the last that are over."""
+        return self._moving.moves()
 
     def expect_stores(self, count: int) -> None:
         """Keep durably how many stores the cluster is to have.

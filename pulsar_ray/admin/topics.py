@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pulsar_ray.admin.ending_calls import EndingCalls, each_of
+from pulsar_ray.admin.moving import Moving, PartitionMove
 from pulsar_ray.admin.permissions import Permissions
 from pulsar_ray.admin.policies import Policies
 from pulsar_ray.admin.redrive import Redrive
@@ -38,6 +39,7 @@ class Topics:
 
     def __init__(self, broker: Broker, new_client: Callable[[], Client]) -> None:
         self._calls = TopicCalls(broker)
+        self._moving = Moving(broker)
         self._growth = TopicGrowth(self._calls)
         self._inspection = TopicInspection(self._calls)
         self._subscriptions = TopicSubscriptions(self._calls)
@@ -160,6 +162,21 @@ class Topics:
         names.
         """
         self._calls.ask_controller("unload_topic", TopicName.parse(topic).full)
+
+    def move(
+        self, topic: str, node: str, *, shown: Callable[[Sequence[PartitionMove]], None] = lambda _: None
+    ) -> Sequence[PartitionMove]:
+        """Move a topic, or one of its partitions, to the store of another node.
+
+        `node` is its host, or how the id of its store, or Ray's of the node, begins. The log is copied
+        while the partition serves; for the last part publishers and consumers wait, under a second as a rule,
+        and go on by themselves. Messages, their ids, subscriptions and what they have acknowledged stay as
+        they are. Returns how the move of each partition ended: one that was broken off has stayed where it
+        was, with everything, and has a `reason`. None is returned for one that was there. `shown` is called
+        now and then with those under way. Raises TopicNotFound, and NotAllowedError for what is not stored,
+        moves elsewhere already, or where there is no such store.
+        """
+        return self._moving.move(topic, node, shown)
 
     def list(self, namespace: str = "public/default", *, include_system_topic: bool = False) -> list[str]:
         """Full names of the topics of a namespace, sorted; a partitioned topic counts once.

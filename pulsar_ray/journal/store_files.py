@@ -166,7 +166,7 @@ class StoreFiles:
             # In the term of a former store it would be taken for a copy of that one's.
             former = read_former_term(self.path(partition))
             own = read_term(self.path(partition)) or Term(0)
-            term = max(first_term(_last_counter(files)), former + 1, own.term)
+            term = max(first_term(last_counter(files)), former + 1, own.term)
             self._set(partition, Term(term, first_ledger=own.first_ledger))
 
     def leave_out(self, partition: str) -> None:
@@ -262,7 +262,7 @@ class StoreFiles:
             if any(path.is_file() for path in folder.iterdir()):
                 create_epoch_file(folder, folder / "epoch", SYSTEM_DISK)
         files = [path.relative_to(staged).as_posix() for path in staged.rglob("*") if path.is_file()]
-        first = max(first_ledger(term), _last_counter(files) + _SPARE_LEDGERS)
+        first = max(first_ledger(term), last_counter(files) + _SPARE_LEDGERS)
         write_term(staged, Term(term, first_ledger=first))
         for path in staged.rglob("*"):
             _sync(path)
@@ -289,7 +289,7 @@ class StoreFiles:
         return self._root / f"{partition}{_STAGED}"
 
 
-def _last_counter(files: Iterable[str]) -> int:
+def last_counter(files: Iterable[str]) -> int:
     """Return the highest counter among the ledgers of these files, 0 without any."""
     counter_mask = (1 << LEDGER_COUNTER_BITS) - 1
     ledgers = (ledger_of(file) for file in files)

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pulsar_ray.actors.actor_system import ActorKind
-from pulsar_ray.actors.held_store import OPEN_WAIT_S, HeldStore, StoreNode
+from pulsar_ray.actors.held_store import OPEN_WAIT_S, StoreNode
+from pulsar_ray.actors.moving_store import MovingStore
 from pulsar_ray.broker.figures.node_figures import NodeFigures
 from pulsar_ray.broker.figures.overview import node_overview
 from pulsar_ray.broker.figures.resting_note import read_resting_notes
@@ -26,16 +27,19 @@ from pulsar_ray.lane.waiting import within
 from pulsar_ray.ledger.disk import Disk
 from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.moving.moved_files import FinalFiles
 from pulsar_ray.testing.stub_actor import StubActor, StubDispatcher, StubNonPersistentPartition, StubPartition
 from pulsar_ray.testing.stub_compactor import StubCompactor
 from pulsar_ray.testing.stub_process import AskedCluster
 from pulsar_ray.testing.stub_tracker import StubTracker
-from pulsar_ray.transport.actor_names import topic_of_actor
+from pulsar_ray.transport.actor_names import store_name, topic_of_actor
 from pulsar_ray.transport.cluster import SubscriptionRequest
 
 L = TypeVar("L")
 NODE_ID = "stub-node"
 HOST = "here"
+OTHER_NODE_ID, OTHER_HOST = "beside-node", "beside"
+"""The second node, of a cluster that has one."""
 _START_IT_NOT = ("idle", "retire", "health", "shutdown", "apply_policies")
 """No actor that was killed is started again for these methods.
 
@@ -45,34 +49,47 @@ _ANSWER_S = 5.0
 _MOST_LABELS = 10_000
 
 
-class StubStore(HeldStore):
-    """A store that ends with the cluster, and asks actors for their figures."""
+class StubStore(MovingStore):
+    """A store that ends with the cluster, and asks actors for their figures.
+
+    Every node has its data directory at the same path; that of a second one is another directory here.
+    """
 
     is_dead = False
 
-    def __init__(
-        self, data_dir: str, wait_ended: Callable[[str], None], lives: Callable[[], dict[str, StubActor]]
-    ) -> None:
-        node = StoreNode(NODE_ID, HOST, 1 << 40, "a stub cluster", "stub")
-        super().__init__(Path(data_dir), node)
-        self._wait_ended = wait_ended
-        self._lives = lives
+    def __init__(self, node_id: str, data_dir: str, settings: Settings, system: StubActors) -> None:
+        node = StoreNode(node_id, system.hosts()[node_id], 1 << 40, "a stub cluster", "stub")
+        super().__init__(system.place_on(node_id, data_dir), node, settings)
+        self._shown_path = data_dir
+        self._system = system
         with suppress(PulsarException):
             self._open(create=False, wait_s=OPEN_WAIT_S)
 
+    async def describe(self) -> dict[str, Any]:
+        """See HeldStore.describe."""
+        return {**await super().describe(), "path": self._shown_path}
+
+    def _peer(self, node_id: str) -> StubHandle | None:
+        return self._system.find(store_name(node_id[:8]))
+
     async def remove(self, number: int) -> None:
         """See HeldStore.remove; the process that used the directory is gone before."""
-        await asyncio.to_thread(self._wait_ended, str(self._ledgers / str(number)))
+        await asyncio.to_thread(self._system.wait_ended, str(self._ledgers / str(number)))
         await super().remove(number)
+
+    async def move_fence(self, number: int, move_id: str) -> FinalFiles | None:
+        """See MovingStore.move_fence; no process that was killed holds a lock any more."""
+        await asyncio.to_thread(self._system.wait_all_ended)
+        return await super().move_fence(number, move_id)
 
     async def overview(self, text: str, sort: str, limit: int, names: Sequence[str] | None) -> dict[str, Any]:
         """See the StoreActor's."""
-        figures = NodeFigures(NODE_ID, _MOST_LABELS, _MOST_LABELS)
+        figures = NodeFigures(self._node.node_id, _MOST_LABELS, _MOST_LABELS)
         for number, partition in await asyncio.to_thread(lambda: list(read_resting_notes(self._ledgers))):
             figures.rests(number, partition)
-        for life, actor in enumerate(self._lives().values()):
+        for life, (name, actor) in enumerate(self._system.lives().items()):
             with suppress(PulsarException, asyncio.CancelledError):
-                if actor.server is not None:
+                if actor.server is not None and self._system.runs_on(name, self._node.node_id):
                     report = await asyncio.wrap_future(actor.submit(actor.server.report))
                     figures.reported(dataclasses.replace(report, life=life))
         return node_overview(figures, text, sort, limit, names, SystemClock().now_ms())
@@ -89,10 +106,18 @@ class StubStore(HeldStore):
 class StubHandle:
     """An ActorHandle, whose lives follow each other until the actor is ended for good."""
 
-    def __init__(self, system: StubActors, kind: ActorKind, name: str, arguments: tuple[Any, ...]) -> None:
+    def __init__(
+        self,
+        system: StubActors,
+        kind: ActorKind,
+        name: str,
+        node_id: str | None,
+        arguments: tuple[Any, ...],
+    ) -> None:
         self.raw = name
         self.kind = kind
         self.name = name
+        self.node_id = node_id or NODE_ID
         self.arguments = arguments
         self.life: Any = None
         """The present life, or the last one; None while it was never allowed to start."""
@@ -166,6 +191,9 @@ class StubActors:
         self.kept_down: set[str] = set()
         self.withholds_policies = False
         self.fatal_errors: list[BaseException] = []
+        self.nodes = {NODE_ID: HOST}
+        """The host of each node."""
+        self.drained: set[str] = set()
         self._overridden: dict[str, PolicyUpdate] = {}
         self._ending: list[Any] = []
         """Lives of actors that were ended for good, and may still hold files."""
@@ -178,7 +206,7 @@ class StubActors:
             self._check_runs()
             handle = self.handles.get(name)
             if handle is None:
-                handle = self.handles[name] = StubHandle(self, kind, name, arguments)
+                handle = self.handles[name] = StubHandle(self, kind, name, node_id, arguments)
                 if name not in self.kept_down:
                     handle.life = self._born(handle, None)
             return handle
@@ -193,11 +221,11 @@ class StubActors:
 
     def hosts(self) -> dict[str, str]:
         """See ActorSystem."""
-        return {NODE_ID: HOST}
+        return dict(self.nodes)
 
     def draining(self) -> set[str]:
         """See ActorSystem."""
-        return set()
+        return set(self.drained)
 
     # --- lives ------------------------------------------------------------------------------------
 
@@ -282,14 +310,34 @@ class StubActors:
     def wait_ended(self, directory: str) -> None:
         """Wait until nobody that was ended holds a partition's directory."""
         with self.lock:
-            lives = [life for life in self._ending if getattr(life, "directory", "") == directory]
+            lives = [life for life in self._ending if str(getattr(life, "directory", "")) == directory]
         for life in lives:
             life.wait_ended()
+
+    def wait_all_ended(self) -> None:
+        """Wait until nobody that was ended holds anything."""
+        with self.lock:
+            lives = list(self._ending)
+        for life in lives:
+            life.wait_ended()
+
+    def runs_on(self, name: str, node_id: str) -> bool:
+        """Whether an actor runs on a node."""
+        handle = self.handles.get(name)
+        return handle is not None and handle.node_id == node_id
+
+    def place_on(self, node_id: str, path: str) -> Path:
+        """Return where a path in the data directory of a node lies in this machine."""
+        if node_id == NODE_ID:
+            return Path(path)
+        data_dir = Path(self._settings.data_dir)
+        beside = data_dir.with_name(f"{data_dir.name}-{self.nodes[node_id]}")
+        return beside / Path(path).relative_to(data_dir)
 
     def _born(self, handle: StubHandle, former: Any) -> Any:
         """Begin a life; `former` was the last one of this actor."""
         if handle.kind is ActorKind.STORE:
-            return StubStore(handle.arguments[0], self.wait_ended, self.lives)
+            return StubStore(handle.node_id, handle.arguments[0], self._settings, self)
         if handle.kind is ActorKind.TRACKER:
             return StubTracker(self._clock)
         if handle.kind is ActorKind.COMPACTOR:
@@ -308,8 +356,9 @@ class StubActors:
             life = StubDispatcher(handle.name, request, self, *shared, wait_for, is_restarted=is_restarted)
         elif TopicName.parse(topic).is_persistent:
             directory, identity, _, _, must_exist, _ = handle.arguments
+            place = str(self.place_on(handle.node_id, directory))
             life = StubPartition(
-                handle.name, directory, identity, must_exist, self._disk, self, *shared, wait_for,
+                handle.name, place, identity, must_exist, self._disk, self, *shared, wait_for,
                 is_restarted=is_restarted,
             )  # fmt: skip
         else:
@@ -323,10 +372,7 @@ class StubActors:
 
     def close(self) -> None:
         """Give the stores' directories up, once nobody that was ended holds anything."""
-        with self.lock:
-            ending = list(self._ending)
-        for life in ending:
-            life.wait_ended()
+        self.wait_all_ended()
         for handle in list(self.handles.values()):
             if isinstance(handle.life, StubStore):
                 handle.life.close()

@@ -57,7 +57,7 @@ from pulsar_ray.setting_fields import SettingValue
 from pulsar_ray.testing.faulty_disk import FaultyDisk
 from pulsar_ray.testing.lossy_tunnel import PERFECT, TunnelFaults
 from pulsar_ray.testing.stub_actor import StubActor, StubDispatcher, StubNonPersistentPartition, StubPartition
-from pulsar_ray.testing.stub_actors import NODE_ID, StubActors
+from pulsar_ray.testing.stub_actors import NODE_ID, OTHER_HOST, OTHER_NODE_ID, StubActors
 from pulsar_ray.testing.stub_compactor import StubCompactor
 from pulsar_ray.testing.stub_tracker import StubTracker
 from pulsar_ray.testing.stub_tunnel import StubTunnel, TunnelCall
@@ -74,6 +74,8 @@ from pulsar_ray.transport.retry import until
 T = TypeVar("T")
 STORE = "stub"
 """The id of the store."""
+OTHER_STORE = "beside"
+"""That of a second node's."""
 ATTACH_TIMEOUT_S = 5.0
 CONTROLLER_S = 30.0
 RESTLESS_PAUSE_S = 0.01
@@ -526,6 +528,29 @@ class StubCluster:
 
         self._restless = threading.Thread(target=run, name="restless", daemon=True)
         self._restless.start()
+
+    def add_node(self) -> str:
+        """Have a second node join, with a store whose id is returned."""
+        self.actors.nodes[OTHER_NODE_ID] = OTHER_HOST
+        place = self.actors.place_on(OTHER_NODE_ID, self.settings.data_dir)
+        place.mkdir(parents=True, exist_ok=True)
+        if not (place / STORE_FILE).exists():
+            write_identity(place, StoreIdentity(OTHER_STORE))
+        self._finished(self._find_stores())
+        return OTHER_STORE
+
+    async def _find_stores(self) -> None:
+        await self._controller._serving()  # noqa: SLF001
+        await self._controller._stores.find()  # noqa: SLF001
+
+    def store_of(self, partition: str) -> str:
+        """Return the store that a partition is in."""
+
+        async def look() -> str:
+            row = (await self._controller._serving()).topics.partition(TopicName.parse(partition))  # noqa: SLF001
+            return "" if row is None else row.store_id
+
+        return self._finished(look())
 
     def take_away(self, partition: str) -> None:
         """The node of a partition is gone, with the partition's actor and its dispatchers."""

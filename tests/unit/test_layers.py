@@ -38,6 +38,7 @@ LAYERS = (
     ("ledger",),
     ("managed_ledger",),
     ("journal",),
+    ("moving",),
     ("dispatch",),
     ("session",),
     ("lane",),

@@ -246,6 +246,19 @@ class Catalog:
                 )
         return moved
 
+    def move_partition(self, number: int, source: str, target: str) -> bool:
+        """Note that a partition of `source` is in another store; whether it is there then.
+
+        It may be repeated.
+        """
+        with self._db.transaction():
+            self._db.execute(
+                "UPDATE partition SET store_id = ? WHERE number = ? AND store_id = ?",
+                (target, number, source),
+            )
+            row = self.numbered(number)
+        return row is not None and row.store_id == target
+
     def move_unopened(self, store_id: str, stores: Sequence[str]) -> list[PartitionRow]:
         """Give a store's unopened partitions to others; return their rows as they were."""
         own = heartbeat(store_id).full

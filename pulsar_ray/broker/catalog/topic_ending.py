@@ -71,7 +71,8 @@ class TopicEnding:
             for row in rows:
                 served.store_of(row)
         await self._logs.forget_topic(name, force=force)
-        topics.forget(name)
+        # Some may have moved meanwhile.
+        rows = topics.forget(name) or rows
         # Once more, for a policy that was set meanwhile.
         await self._logs.forget_topic(name, force=True)
         await served.remove(rows)

@@ -292,13 +292,13 @@ class TopicRegistry:
         names = [subject] if "://" in subject else [name for name, _ in self.topics(subject)]
         return [row for name in names for row in self.catalog.all_partitions(name)]
 
-    def forget(self, name: TopicName) -> None:
-        """A topic is deleted."""
+    def forget(self, name: TopicName) -> list[PartitionRow]:
+        """Delete a topic; returns the rows of one that is stored, as they were."""
         if self.unstored.find(name.full):
             self.unstored.discard(name.full)
             self.ended.add(name.full)
-        else:
-            self.catalog.delete(name.full)
+            return []
+        return self.catalog.delete(name.full)
 
     def topics(self, namespace: str, *, include_system: bool = False) -> list[tuple[str, int]]:
         """Return (full name, partitions or 0) of a namespace's topics, by name.

@@ -9,6 +9,7 @@ import click
 from rich.table import Table
 
 from pulsar_ray.cli.administration import subscriptions
+from pulsar_ray.cli.administration.moving import moving, tell_ends
 from pulsar_ray.cli.administration.permissions import add_permission_commands
 from pulsar_ray.cli.administration.policies import policies_group
 from pulsar_ray.cli.administration.stats import stats
@@ -134,6 +135,25 @@ def delete_many(target: Target, topics_: tuple[str, ...], force: bool) -> None:
     with target.admin() as admin, progress("deleting topics", len(topics_), Unit.ITEMS) as shown:
         admin.topics.delete_many(_counted(topics_, shown), force)
     write_line(f"deleted {len(topics_)} topics")
+
+
+@topics.of("topic", "node")
+def move(target: Target, topic: str, node: str) -> None:
+    """Move TOPIC, or one partition, to the store of another NODE, while it is used.
+
+    NODE is a host, or how the id of a store or of a node begins, as `pulsar-ray nodes` shows them. Programs
+    that are connected wait for less than a second as a rule, and go on by themselves. A partition that
+    cannot be moved stays where it is, and is named; the exit code is 1 then.
+
+    \b
+    Example:
+      pulsar-ray topics move orders-partition-3 node-b
+    """
+    with target.admin() as admin, moving(f"moving {topic}") as shown:
+        ended, nodes = admin.topics.move(topic, node, shown=shown), admin.brokers.nodes()
+    tell_ends(ended, nodes)
+    if not ended:
+        write_line(f"{topic} is there")
 
 
 @topics.of("topic")

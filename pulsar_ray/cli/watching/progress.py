@@ -79,6 +79,11 @@ class ShownProgress:
         if self._rich is not None:
             self._rich.update(self._task, completed=count, description=doing and one_line(doing))
 
+    def has_total(self, total: int) -> None:
+        """So much is to be done, as is known by now."""
+        if self._rich is not None:
+            self._rich.update(self._task, total=total)
+
     def between(self, write: Callable[[], None]) -> None:
         """Call `write`, which prints lines, while the line of progress is not there."""
         if self._rich is None:

@@ -151,7 +151,8 @@ class DispatcherSession:
         is_other_session = former is not None and former.session_id != attached.session_id
         if not self.is_of(attached.directory):
             # It may have to ask often before it is open there.
-            is_known, self._known_directory = self._known_directory == attached.directory, attached.directory
+            is_known = _is_same(self._known_directory, attached.directory)
+            self._known_directory = attached.directory
             self._owner.partition_replaced(is_known=is_known)
         elif former is not None and is_other_session and former.epoch == attached.epoch:
             # This client was silent for longer than its lease: others have got what is queued here by now.
@@ -170,7 +171,7 @@ class DispatcherSession:
     def _opened(self, opened: ConsumerOpened, attached: AttachReply | None) -> None:
         if not self.is_abandoned:
             if self._attached is not None and attached is not None:
-                self.was_replaced |= attached.directory != self._attached.directory
+                self.was_replaced |= not _is_same(attached.directory, self._attached.directory)
             self._attached = attached
             self._owner.opened(opened)
 
@@ -200,9 +201,11 @@ class DispatcherSession:
     def is_of(self, directory: str | None) -> bool:
         """Whether it was open on the partition of this directory.
 
-        An earlier partition of the same name had another directory.
+        An earlier partition of the same name had another number.
         """
-        return directory is None or self._attached is None or self._attached.directory == directory
+        if directory is None or self._attached is None:
+            return True
+        return _is_same(self._attached.directory, directory)
 
     def on_receipts(self, rows: Sequence[tuple[int, int, int, int, int]]) -> None:
         """Dispatchers send no receipts."""
@@ -321,3 +324,8 @@ class DispatcherSession:
             # Refused after its answer was lost: the name belongs to another subscription by now.
             if self.refusal is None:
                 raise
+
+
+def _is_same(directory: str | None, other: str) -> bool:
+    """Whether two directories are those of one partition, which may have moved to another node."""
+    return directory is not None and directory.rpartition("/")[2] == other.rpartition("/")[2]

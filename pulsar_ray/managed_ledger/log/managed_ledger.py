@@ -42,6 +42,7 @@ from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
     to_log,
 )
 from pulsar_ray.managed_ledger.log.manifest_changes import ManifestChanges
+from pulsar_ray.managed_ledger.log.move_note import note_arrival
 from pulsar_ray.managed_ledger.log.position_index import IndexPoint
 from pulsar_ray.model.message_id import Position, position_of
 
@@ -268,6 +269,7 @@ class ManagedLedger:
         all the same, and `has_begun` once the disk has taken a manifest (ADR 0072).
         """
         opened = open_log(directory, identity, now_ms, must_exist, acquire_lock, disk)
+        note_arrival(directory)
         manifest = opened.manifest
         manifest.next_ledger_counter = max(manifest.next_ledger_counter, first_ledger)
         log = RecordLog(opened.owner, MANIFEST, disk)

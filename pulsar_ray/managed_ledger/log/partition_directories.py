@@ -13,6 +13,7 @@ from pulsar_ray.ledger.segment_file import parse_segment_name
 from pulsar_ray.managed_ledger.log.manifest.manifest import LEDGER_COUNTER_BITS
 from pulsar_ray.managed_ledger.log.manifest.manifest_log import read_manifest
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import TopicIdentity
+from pulsar_ray.managed_ledger.log.move_note import read_move_note
 
 __all__ = [
     "PartitionDirectory",
@@ -36,6 +37,8 @@ class PartitionDirectory(NamedTuple):
     topic: str
     partition_index: int
     cluster_id: str
+    rank: tuple[bool, int] = (True, 0)
+    """Of two directories that a move leaves the one with the higher rank counts."""
 
 
 def partition_numbers(directory: Path) -> list[int]:
@@ -56,14 +59,14 @@ def read_identities(directory: Path, numbers: Collection[int] | None = None) -> 
     for number in partition_numbers(directory) if numbers is None else sorted(numbers):
         path = directory / str(number)
         try:
-            content = read_manifest(path)
+            content, rank = read_manifest(path), read_move_note(path).rank
         except (OSError, PulsarException) as error:
             logger.warning("%s is left out: %s", path, error)
             continue
         if content is not None:
             number, name, partition, cluster_id = content.manifest.identity
             topic = name.removesuffix(f"-partition-{partition}")
-            found.append(PartitionDirectory(name, number, topic, partition, cluster_id))
+            found.append(PartitionDirectory(name, number, topic, partition, cluster_id, rank))
     return found
 
 

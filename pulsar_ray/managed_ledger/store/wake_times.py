@@ -69,6 +69,14 @@ def read_wake_times(ledgers: Path) -> dict[int, int]:
     return found
 
 
+def read_wake_time(directory: Path) -> int | None:
+    """Read a partition's note as `read_wake_times`; None if it has none."""
+    try:
+        return _time_in((directory / NOTE).read_bytes()[: MAX_DIGITS + 1])
+    except OSError:
+        return None
+
+
 def _time_in(text: bytes) -> int:
     is_time = text.isdigit() and len(text) <= MAX_DIGITS
     return int(text) if is_time else WAS_AWAKE

@@ -423,7 +423,7 @@ def test_identities_can_be_read_while_somebody_owns_them(tmp_path: Path) -> None
     (tmp_path / "9").mkdir()
     (tmp_path / "10").mkdir()
     (tmp_path / "10" / "manifest-1").write_bytes(b"nonsense")
-    assert read_identities(tmp_path) == [
+    assert [each[:5] for each in read_identities(tmp_path)] == [
         (IDENTITY.topic, 7, IDENTITY.topic, -1, ""),
         (f"{topic}-partition-3", 8, topic, 3, ""),
     ]

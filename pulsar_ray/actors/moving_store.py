@@ -1,0 +1,139 @@
+"""The part of a store that moves partitions in and out (ADR 0141).
+
+The target fetches: it asks the source's store for chunks, so that nothing passes through the controller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+from pulsar_ray.actors.actor_system import ActorHandle
+from pulsar_ray.actors.held_store import HeldStore, StoreNode
+from pulsar_ray.config import Settings
+from pulsar_ray.errors import DiskSpaceLow, NotConnected
+from pulsar_ray.managed_ledger.store.wake_times import read_wake_time
+from pulsar_ray.moving.moved_files import CHUNK_BYTES, OVERLAP_BYTES, FinalFiles, MovedFiles
+
+CHUNK_DEADLINE_S = 20.0
+CHUNKS_AHEAD = 2
+MOST_TRIES = 3
+
+
+class MovingStore(HeldStore):
+    """A HeldStore whose partitions may move."""
+
+    def __init__(self, path: Path, node: StoreNode, settings: Settings) -> None:
+        super().__init__(path, node)
+        self._settings = settings
+        self._moved = MovedFiles(path / "p")
+
+    def _peer(self, node_id: str) -> ActorHandle | None:
+        """Return the store of another node. Blocks."""
+        raise NotImplementedError
+
+    # --- at the source ----------------------------------------------------------------------------
+
+    async def move_listed(self, number: int) -> dict[str, int]:
+        """See MovedFiles.listed."""
+        return await asyncio.to_thread(self._moved.listed, number)
+
+    async def move_fence(self, number: int, move_id: str) -> FinalFiles | None:
+        """See MovedFiles.fence."""
+        return await asyncio.to_thread(self._moved.fence, number, move_id)
+
+    async def move_is_fenced(self, number: int, epoch: int) -> bool:
+        """See MovedFiles.is_fenced_as."""
+        return await asyncio.to_thread(self._moved.is_fenced_as, number, epoch)
+
+    async def move_read(self, number: int, file: str, start: int, length: int) -> tuple[bytes, int]:
+        """See MovedFiles.read."""
+        return await asyncio.to_thread(self._moved.read, number, file, start, length)
+
+    async def move_clear(self, number: int, move_id: str) -> None:
+        """See MovedFiles.clear; nothing wakes the partition here any more."""
+        if await asyncio.to_thread(self._moved.clear, number, move_id):
+            await self.moved_away(number)
+
+    async def moved_away(self, number: int) -> None:
+        """Forget what is known of a partition that was here."""
+        await self.slept({number: None})
+
+    # --- at the target ----------------------------------------------------------------------------
+
+    async def move_begin(self, number: int, move_id: str, total_bytes: int) -> None:
+        """See MovedFiles.begin. Raises DiskSpaceLow where so much has no room."""
+        usage = await asyncio.to_thread(shutil.disk_usage, self._path)
+        mark = self._settings.low_water_mark_bytes(usage.total)
+        if usage.free - total_bytes < mark:
+            raise DiskSpaceLow(
+                f"{self._path} on {self._node.host} has {usage.free:,} bytes free, and a partition of "
+                f"{total_bytes:,} would leave less than the low-water mark of {mark:,}: free space there, or "
+                "move it elsewhere"
+            )
+        await asyncio.to_thread(self._moved.begin, number, move_id)
+
+    async def move_pull(
+        self, number: int, move_id: str, node_id: str, ends: dict[str, int], most_bytes: int
+    ) -> int:
+        """Copy files up to these ends from a node's store, and return what is left.
+
+        About so many bytes are copied.         Files that are not listed, and what lies behind the ends, are
+        deleted. It may be repeated.
+        """
+        source = await asyncio.to_thread(self._peer, node_id)
+        if source is None:
+            raise NotConnected(f"there is no store on node {node_id[:8]}")
+        await asyncio.to_thread(self._moved.cut, number, move_id, ends)
+        left = {file: end - self._moved.has(number, move_id, file) for file, end in ends.items()}
+        rest = sum(left.values())
+        for file, end in ends.items():
+            if rest and most_bytes > 0 and (left[file] or not end):
+                copied = await self._pull_file(source, number, move_id, file, end, most_bytes)
+                most_bytes -= copied
+                rest -= copied
+        if not rest:
+            await asyncio.to_thread(self._moved.sync, number, move_id)
+        return rest
+
+    async def _pull_file(
+        self, source: ActorHandle, number: int, move_id: str, file: str, end: int, most_bytes: int
+    ) -> int:
+        had = self._moved.has(number, move_id, file)
+        start, stop = max(0, had - OVERLAP_BYTES), min(end, had + most_bytes)
+        tries = 0
+        while start < stop:
+            length = min(CHUNK_BYTES, stop - start)
+            data, total = await source.call(
+                "move_read", number, file, start, length, within_s=CHUNK_DEADLINE_S
+            )
+            if not data:
+                break  # it is gone, or shorter: the next listing tells
+            if await asyncio.to_thread(self._moved.put, number, move_id, file, start, data, total):
+                start += len(data)
+            else:
+                tries += 1
+                if tries > MOST_TRIES:
+                    raise NotConnected(f"{file} of partition {number} has other bytes each time")
+                start = 0
+        return self._moved.has(number, move_id, file) - had
+
+    async def move_install(self, number: int, move_id: str, files: FinalFiles) -> None:
+        """See MovedFiles.install."""
+        await asyncio.to_thread(self._moved.install, number, move_id, files)
+
+    async def move_discard(self, number: int, move_id: str) -> None:
+        """See MovedFiles.discard."""
+        await asyncio.to_thread(self._moved.discard, number, move_id)
+
+    async def moved_in(self, number: int) -> None:
+        """Keep watch for a sleeping partition that is here from now on."""
+        wake_at_ms = await asyncio.to_thread(read_wake_time, self._ledgers / str(number))
+        await self.slept({number: wake_at_ms})
+
+    # --- afterwards -------------------------------------------------------------------------------
+
+    async def move_notes(self) -> list[tuple[int, str, str]]:
+        """See MovedFiles.noted."""
+        return await asyncio.to_thread(self._moved.noted)

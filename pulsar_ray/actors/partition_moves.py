@@ -1,0 +1,352 @@
+"""Moves partitions between stores that are there, as `Move` decides (ADR 0141)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+from pulsar_ray.actors.actor_system import ActorHandle
+from pulsar_ray.actors.broker_actors import BrokerActors
+from pulsar_ray.actors.passivation import Passivation
+from pulsar_ray.actors.stores import Stores
+from pulsar_ray.actors.topic_actors import TopicActors
+from pulsar_ray.broker.catalog.catalog import PartitionRow
+from pulsar_ray.broker.serving.logs.line_limits import event
+from pulsar_ray.clock import Clock
+from pulsar_ray.errors import (
+    BrokerPersistenceError,
+    NotAllowedError,
+    NotConnected,
+    PulsarException,
+    ServiceUnitNotReady,
+    WrongNode,
+)
+from pulsar_ray.model.topic_name import TopicName, heartbeat
+from pulsar_ray.moving.move import Move, Step
+from pulsar_ray.moving.moved_files import FinalFiles
+from pulsar_ray.transport.actor_names import partition_name
+
+logger = logging.getLogger(__name__)
+
+MOVES_AT_ONCE = 4
+SLICE_BYTES = 64 << 20
+ASK_DEADLINE_S = 20.0
+COPY_DEADLINE_S = 120.0
+DISK_DEADLINE_S = 300.0
+STOP_DEADLINE_S = 5.0
+AGAIN_S = 0.5
+KEPT_MOVES = 200
+
+
+class PartitionMoves:
+    """Belongs to the controller, and runs on its loop.
+
+    The moves under way are known here alone: with a controller that dies each is broken off, or was owned by
+    its target already. Its rests are deleted when a store is looked through, by the move's id.
+    """
+
+    def __init__(
+        self,
+        served: TopicActors,
+        actors: BrokerActors,
+        stores: Stores,
+        passivation: Passivation,
+        clock: Clock,
+    ) -> None:
+        self._served = served
+        self._actors = actors
+        self._stores = stores
+        self._passivation = passivation
+        self._clock = clock
+        self._catalog = served.topics.catalog
+        self._moves: dict[int, Move] = {}
+        self._ended: deque[Move] = deque(maxlen=KEPT_MOVES)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._slots = asyncio.Semaphore(MOVES_AT_ONCE)
+        self._looked_through: set[ActorHandle] = set()
+
+    # --- beginning --------------------------------------------------------------------------------
+
+    def movable(self, rows: Iterable[PartitionRow]) -> list[PartitionRow]:
+        """Return those that lie in a store, and belong to their topics already."""
+        counts = {row.topic: self._catalog.partition_count(row.topic) or 0 for row in rows}
+        return [
+            row
+            for row in rows
+            if row.store_id
+            and row.number > 0
+            and row.topic != heartbeat(row.store_id).full
+            and TopicName.parse(row.name).is_persistent
+            and (row.partition_index < 0 or row.partition_index < counts[row.topic])
+        ]
+
+    def begin(self, row: PartitionRow, target: str) -> str:
+        """Have a partition move to a store, and return the move's id.
+
+        It is "" for one that is there. Asked again while it moves there, it is the same move. Raises
+        NotAllowedError for one that moves
+        elsewhere, and for a store that is not there or is being emptied, WrongNode if its own is away.
+        """
+        under_way = self._moves.get(row.number)
+        if under_way is not None:
+            if under_way.target != target:
+                raise NotAllowedError(
+                    f"{row.name} is moving to store {under_way.target} already: wait for that to end"
+                )
+            return under_way.move_id
+        if row.store_id == target:
+            return ""
+        if target not in self._stores.known:
+            raise NotAllowedError(f"there is no store {target} now: `pulsar-ray nodes` lists all of them")
+        if target not in self._stores.for_new_partitions():
+            raise NotAllowedError(f"store {target} is to become empty, so nothing moves there")
+        self._served.store_of(row)
+        move = Move(
+            secrets.token_hex(8), row.name, row.number, row.store_id, target, asked_ms=self._clock.now_ms()
+        )
+        self._moves[row.number] = move
+        task = asyncio.get_running_loop().create_task(self._carry_out(move))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return move.move_id
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Return all moves that are asked for, and the last ones that have ended."""
+        return [
+            {"moveId": move.move_id, **move.describe(), "isOver": move.step is None}
+            for move in [*self._moves.values(), *self._ended]
+        ]
+
+    # --- carrying out -----------------------------------------------------------------------------
+
+    async def _carry_out(self, move: Move) -> None:
+        try:
+            async with self._slots:
+                await _Carrier(move, self._served, self._actors, self._stores, self._passivation).run()
+        except Exception:
+            logger.exception("a move of %s failed", move.name)
+            move.step, move.reason = None, move.reason or "it failed: see the controller's log"
+        finally:
+            self._moves.pop(move.number, None)
+            self._ended.append(move)
+        hosts = [self._stores.known.get(each, {}).get("host", each) for each in (move.source, move.target)]
+        if move.is_moved:
+            event(logger, "has moved from %s to %s", *hosts, topic=move.name)
+        else:
+            said = "stays on %s, and did not move to %s: %s"
+            event(logger, said, *hosts, move.reason, topic=move.name, level=logging.WARNING)
+
+    # --- what is left -----------------------------------------------------------------------------
+
+    async def look_through(self) -> None:
+        """Delete what moves have left in stores that nobody has looked through yet."""
+        stores = list(self._stores.known.items())
+        self._looked_through &= {store["handle"] for _, store in stores}
+        for store_id, store in stores:
+            if store["handle"] not in self._looked_through:
+                self._looked_through.add(store["handle"])
+                try:
+                    await self._look_through(store_id, store["handle"])
+                except PulsarException as error:
+                    logger.warning("store %s is not looked through: %s", store_id, error)
+                    self._looked_through.discard(store["handle"])
+
+    async def _look_through(self, store_id: str, handle: ActorHandle) -> None:
+        for number, state, move_id in await handle.call("move_notes", within_s=ASK_DEADLINE_S):
+            row = self._catalog.numbered(number)
+            is_here = row is not None and row.store_id == store_id
+            under_way = {move.move_id for move in self._moves.values()}
+            if move_id.removeprefix("gone-") in under_way or (state and is_here):
+                continue
+            # By its id, so that a late call touches nothing else.
+            await handle.call("move_discard", number, move_id, within_s=DISK_DEADLINE_S)
+            if row is not None:
+                await handle.call("move_clear", number, move_id, within_s=DISK_DEADLINE_S)
+            event(logger, "store %s had rests of a move of partition %d: deleted", store_id, number)
+
+
+class _Carrier:
+    """Carries the steps of one move out."""
+
+    def __init__(
+        self,
+        move: Move,
+        served: TopicActors,
+        actors: BrokerActors,
+        stores: Stores,
+        passivation: Passivation,
+    ) -> None:
+        self._move = move
+        self._served = served
+        self._actors = actors
+        self._stores = stores
+        self._passivation = passivation
+        self._catalog = served.topics.catalog
+        self._held: asyncio.Future[Any] | None = None
+        self._was_running = False
+        self._final: FinalFiles | None = None
+
+    async def run(self) -> None:
+        """Carry the move out to its end."""
+        move = self._move
+        try:
+            while (step := move.next()) is not None:
+                try:
+                    await self._do(step)
+                except PulsarException as error:
+                    logger.debug("%s of %s failed: %s", step, move.name, error)
+                    move.failed(error.text)
+                    if move.step is Step.OWN:
+                        await asyncio.sleep(AGAIN_S)
+        finally:
+            self._release()
+
+    async def _do(self, step: Step) -> None:
+        move = self._move
+        if step is Step.COPY:
+            await self._copy()
+        elif step is Step.OWN:
+            move.owned(self._catalog.move_partition(move.number, move.source, move.target))
+        else:
+            await {
+                Step.PREPARE: self._prepare,
+                Step.STOP: self._stop,
+                Step.FENCE: self._fence,
+                Step.LAST: self._copy_last,
+                Step.INSTALL: self._install,
+                Step.CLEAR: self._clear,
+                Step.DISCARD: self._discard,
+                Step.RESUME: self._resume,
+            }[step]()
+            move.done()
+
+    # --- before the catalog decides ---------------------------------------------------------------
+
+    async def _prepare(self) -> None:
+        ends = await self._listed()
+        self._move.total_bytes = self._move.rest_bytes = sum(ends.values())
+        await self._at_target("move_begin", self._move.move_id, sum(ends.values()))
+
+    async def _copy(self) -> None:
+        ends = await self._listed()
+        await self._pull(ends)
+        now = await self._listed()
+        rest = sum(max(0, end - ends.get(file, 0)) for file, end in now.items())
+        self._move.copied(sum(now.values()), rest)
+
+    async def _stop(self) -> None:
+        row = self._row()
+        self._held = await self._passivation.hold(row.name)
+        names = [name for name, (of, _, _) in self._served.dispatchers.items() if of == row.name]
+        self._was_running = partition_name(row.name) in self._actors.handles
+        # Dispatchers first: their last acknowledgments move holds at the partition.
+        for group in (names, [partition_name(row.name)]):
+            await asyncio.gather(*(self._shut_down(name) for name in group))
+        self._served.end(row)
+        for name in (*names, partition_name(row.name)):
+            await self._actors.name_is_free(name)
+
+    async def _shut_down(self, name: str) -> None:
+        """Let an actor write what is pending; without that it is as after a crash."""
+        handle = self._actors.handles.get(name)
+        if handle is not None:
+            try:
+                await handle.call("shutdown", within_s=STOP_DEADLINE_S)
+            except PulsarException as error:
+                logger.warning("%s moves, and did not stop by itself: %s", name, error)
+
+    async def _fence(self) -> None:
+        call = self._at_source("move_fence", self._move.move_id, within_s=DISK_DEADLINE_S)
+        final: FinalFiles | None = await call
+        if final is None and self._row().has_ledger:
+            raise WrongNode(f"{self._move.name} is not in its directory: look at its disk")
+        self._final = final
+
+    async def _copy_last(self) -> None:
+        if self._final is not None:
+            await self._pull(self._final.ends)
+
+    async def _install(self) -> None:
+        if self._final is None:
+            return  # nothing was ever stored
+        within_s = DISK_DEADLINE_S
+        await self._at_target("move_install", self._move.move_id, self._final, within_s=within_s)
+        if not await self._at_source("move_is_fenced", self._final.epoch):
+            raise ServiceUnitNotReady("somebody opened it at the source meanwhile")
+
+    async def _pull(self, ends: dict[str, int]) -> None:
+        before = sum(ends.values()) + 1
+        is_again = False
+        while True:
+            left: int = await self._at_target(
+                "move_pull",
+                self._move.move_id,
+                self._store(self._move.source)["node_id"],
+                ends,
+                SLICE_BYTES,
+                within_s=COPY_DEADLINE_S,
+            )
+            self._move.rest_bytes = left
+            if not left or self._move.is_given_up:
+                return
+            if left >= before:
+                if not self._move.is_held or is_again:
+                    return  # what is gone, or shorter, the next listing tells
+                is_again = True
+            before = left
+
+    # --- behind that ------------------------------------------------------------------------------
+
+    async def _clear(self) -> None:
+        await self._at_source("move_clear", self._move.move_id, within_s=DISK_DEADLINE_S)
+
+    async def _discard(self) -> None:
+        await self._at_target("move_discard", self._move.move_id, within_s=DISK_DEADLINE_S)
+
+    async def _resume(self) -> None:
+        row = self._catalog.numbered(self._move.number)
+        try:
+            if row is None and self._move.is_moved:
+                # It was deleted while it moved, by somebody who knew it at its source.
+                await self._at_target("remove")
+            elif row is not None and self._was_running:
+                self._served.partition(row)
+            elif row is not None and self._final is not None and self._move.is_moved:
+                await self._at_target("moved_in")
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        held, self._held = self._held, None
+        if held is not None and not held.done():
+            held.set_result(None)
+
+    # --- asking -----------------------------------------------------------------------------------
+
+    def _row(self) -> PartitionRow:
+        row = self._catalog.numbered(self._move.number)
+        if row is None or row.store_id != self._move.source:
+            raise BrokerPersistenceError("it was deleted or moved by others meanwhile")
+        return row
+
+    async def _listed(self) -> dict[str, int]:
+        listed: dict[str, int] = await self._at_source("move_listed", within_s=COPY_DEADLINE_S)
+        return listed
+
+    def _store(self, store_id: str) -> dict[str, Any]:
+        store = self._stores.known.get(store_id)
+        if store is None:
+            raise NotConnected(f"store {store_id} is not there")
+        return store
+
+    async def _at_source(self, method: str, *arguments: Any, within_s: float = ASK_DEADLINE_S) -> Any:
+        handle: ActorHandle = self._store(self._move.source)["handle"]
+        return await handle.call(method, self._move.number, *arguments, within_s=within_s)
+
+    async def _at_target(self, method: str, *arguments: Any, within_s: float = ASK_DEADLINE_S) -> Any:
+        handle: ActorHandle = self._store(self._move.target)["handle"]
+        return await handle.call(method, self._move.number, *arguments, within_s=within_s)

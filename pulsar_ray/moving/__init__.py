@@ -1,0 +1,1 @@
+"""Moves partitions between stores that are both there (ADR 0141)."""
