@@ -79,6 +79,10 @@ class OwnActor(Protocol):
         """Report figures once a period from now on, on the running loop: the actor serves."""
         ...
 
+    def end(self, *, for_good: bool) -> None:
+        """End this process; unless it is for good another one begins."""
+        ...
+
     async def owner_died(self, call: Any) -> bool:
         """Wait for a call that a client owns; whether its process died meanwhile."""
         ...

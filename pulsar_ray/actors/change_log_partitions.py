@@ -40,6 +40,7 @@ class ChangeLogPartitions:
         await self._stores.reserve_numbers(1 + max(partitions, 1))
         for each, count in ((system_change_log(), 0), (log, partitions)):
             self._served.topics.create_change_log(each, count, self._stores.for_new_partitions)
+        await self._served.topics.catalog.settled()
         await self._stores.record_change_logs()
 
     async def expect(self, partitions: list[str]) -> None:

@@ -8,6 +8,7 @@ It is the only creator of broker actors. Clients cache its answers and keep work
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import os
@@ -133,7 +134,11 @@ class Controller:
         began_s = time.monotonic()
         here = self._own.node_id
         own = await self._stores.describe(here, make=self._order.kind != "open")
-        catalog = await CatalogOpening(self._data_dir, self._order, self._stores, self._system).open(own)
+        self._loop = asyncio.get_running_loop()
+        opening = CatalogOpening(
+            self._data_dir, self._order, self._stores, self._system, self._settings, self._must_end
+        )
+        catalog = await opening.open(own)
         is_founding = self._order.kind == "found" and not own["identity"].cluster_id
         membership = self._stores.membership = Membership(
             catalog,
@@ -161,7 +166,6 @@ class Controller:
             self._settings,
             was_restarted=self._own.was_restarted,
         )
-        self._loop = asyncio.get_running_loop()
         partitions = ChangeLogPartitions(served, self._stores, self._actors, self._passivation)
         logs = ChangeLogs(catalog, partitions, SystemClock().now_ms)
         ending = TopicEnding(served, logs, self._passivation.parked_clients.consumers.at)
@@ -200,6 +204,12 @@ class Controller:
         if self._watcher is None:
             self._watcher = asyncio.get_running_loop().create_task(self._watch())
             self._own.report(self._settings, self._report)
+
+    def _must_end(self, reason: str, is_deposed: bool) -> None:
+        """End this controller, which decides no more; may be called from any thread."""
+        assert self._loop is not None
+        event(logger, "ends: %s", reason, level=logging.WARNING)
+        self._loop.call_soon_threadsafe(partial(self._own.end, for_good=is_deposed))
 
     def _begin_catching_up(self, logs: ChangeLogs) -> asyncio.Task[None]:
         async def catch_up() -> None:
@@ -243,6 +253,8 @@ class Controller:
         return served.routes(served.topics.resolve(TopicName.parse(topic), create=False, stores=list))
 
     async def _started(self, served: TopicActors, rows: list[PartitionRow]) -> list[RouteFields]:
+        # Nothing is stored in what may never have been.
+        await served.topics.catalog.settled(*(row.name for row in rows))
         return await self._passivation.start([row.name for row in rows], partial(served.started, rows))
 
     async def create_topic(self, topic: str, partitions: int) -> None:
@@ -250,6 +262,7 @@ class Controller:
         topics = (await self._serving()).topics
         await self._stores.reserve_numbers(max(partitions, 1))
         topics.create(TopicName.parse(topic), partitions, self._stores.for_new_partitions)
+        await topics.catalog.settled()
 
     async def prepare_partitions(self, topic: str, partitions: int) -> list[RouteFields]:
         """Prepare growth, the first step: start new partitions that nobody else knows.
@@ -262,6 +275,7 @@ class Controller:
         name, stores = TopicName.parse(topic), self._stores
         await stores.reserve_numbers(max(partitions, 1))
         rows = served.topics.prepare_partitions(name, partitions, stores.for_new_partitions)
+        await served.topics.catalog.settled()
         await served.mark("mark_prepared", rows)
         return await self._started(served, rows)
 
@@ -272,6 +286,7 @@ class Controller:
         # First: a catalog that was rebuilt just now would otherwise lack what somebody has published to.
         await served.mark("mark_added", topics.prepared_partitions(name, partitions))
         topics.add_partitions(name, partitions)
+        await topics.catalog.settled()
 
     async def list_topics(self, namespace: str, include_system: bool = False) -> list[tuple[str, int]]:
         """(full name, partitions or 0), the broker's own topics only if asked for.
@@ -413,7 +428,9 @@ class Controller:
     async def made(self, partition: str) -> None:
         """Remember that a partition's directory is made, durably. Raises TopicNotFound."""
         served = await self._serving()
-        served.topics.catalog.opened(row_of(served, partition).name)
+        name, catalog = row_of(served, partition).name, served.topics.catalog
+        catalog.opened(name)
+        await catalog.settled(name)
 
     async def _policy_changed(self, subject: str, policy: str) -> None:
         """Let actors heed a policy of a namespace or topic, those that sleep included."""
@@ -427,7 +444,9 @@ class Controller:
         topics = (await self._serving()).topics
         stores = list(self._stores.known.items())
         await self._stores.reserve_numbers(len(stores))
-        return [(store_id, store["host"], topics.heartbeat(store_id).full) for store_id, store in stores]
+        found = [(store_id, store["host"], topics.heartbeat(store_id).full) for store_id, store in stores]
+        await topics.catalog.settled(*(topic for _, _, topic in found))
+        return found
 
     async def nodes(self) -> list[dict[str, Any]]:
         """Describe every node that has, had or could have a store, as `Stores.nodes`."""
@@ -478,7 +497,9 @@ class Controller:
 
     async def expect_stores(self, count: int) -> None:
         """Keep durably how many stores the cluster is to have; 0 if nobody says."""
-        (await self._serving()).topics.catalog.expect_stores(count)
+        catalog = (await self._serving()).topics.catalog
+        catalog.expect_stores(count)
+        await catalog.settled()
 
     # --- schemas: see SchemaRegistry --------------------------------------------------------------
 
@@ -771,7 +792,9 @@ class Controller:
         for name, _ in handles:
             self._actors.kill(name)
         if self._served is not None:
-            self._served.topics.catalog.close()
+            with contextlib.suppress(PulsarException):
+                await self._served.topics.catalog.settled()
+            await asyncio.to_thread(self._served.topics.catalog.close)
         self._stores.end()
 
 

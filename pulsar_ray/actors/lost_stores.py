@@ -91,6 +91,7 @@ class LostStores:
         await self._stores.reserve_numbers(len(names))
         stores = self._stores.for_new_partitions
         rows = self._served.topics.forget_store(store_id, stores, subscriptions)
+        await self._catalog.settled()
         await self._served.remove(rows)
         for row in rows:
             event(
@@ -262,7 +263,9 @@ class LostStores:
         left = self._names_in(store_id)
         event(logger, "store %s is taken over: %d partitions, %d left", store_id, len(moved), len(left))
         if not left:
-            await self._served.remove(self._catalog.forget_store(store_id, [], {}))
+            rows = self._catalog.forget_store(store_id, [], {})
+            await self._catalog.settled()
+            await self._served.remove(rows)
         return len(left)
 
     async def give_inheritances(self) -> None:

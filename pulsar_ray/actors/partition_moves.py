@@ -210,7 +210,9 @@ class _Carrier:
         if step is Step.COPY:
             await self._copy()
         elif step is Step.OWN:
-            move.owned(self._catalog.move_partition(move.number, move.source, move.target))
+            is_there = self._catalog.move_partition(move.number, move.source, move.target)
+            await self._catalog.settled()
+            move.owned(is_there)
         else:
             await {
                 Step.PREPARE: self._prepare,

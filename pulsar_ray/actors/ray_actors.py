@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from functools import cached_property
 from typing import Any
@@ -33,6 +34,8 @@ from pulsar_ray.transport.this_ray import (
     running_names,
     was_restarted,
 )
+
+ENDED_EXIT_CODE = 71
 
 _CLASSES: dict[ActorKind, type[Any]] = {
     ActorKind.PARTITION: TopicPartition,
@@ -136,6 +139,13 @@ class OwnRayActor:
     def report(self, settings: Settings, gather: Callable[[], Awaitable[ActorReport]]) -> None:
         """See OwnActor."""
         self._reports.begin(asyncio.get_running_loop(), settings, gather)
+
+    def end(self, *, for_good: bool) -> None:
+        """See OwnActor."""
+        if for_good:
+            ray.kill(ray.get_runtime_context().current_actor)
+        else:
+            os._exit(ENDED_EXIT_CODE)
 
     async def owner_died(self, call: Any) -> bool:
         """See OwnActor."""

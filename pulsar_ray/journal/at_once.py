@@ -1,4 +1,4 @@
-"""Reads an object store one request after the other, without a life of a store."""
+"""Carries out requests one after the other, without a life of a store."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from pulsar_ray.errors import RemoteStoreUnavailable
-from pulsar_ray.journal.object_store import ObjectStore
-from pulsar_ray.journal.requests import Get, ListKeys, Task, Wait
+from pulsar_ray.errors import RemoteStoreRefused, RemoteStoreUnavailable
+from pulsar_ray.journal.object_store import ObjectStore, carry_out
+from pulsar_ray.journal.requests import UNKNOWN, Create, Delete, Get, ListKeys, Task, Wait
 
 TRIES = 5
 PAUSE_S = 1.0
@@ -64,6 +64,31 @@ class Reader:
                 time.sleep(request.seconds)
             else:
                 raise TypeError(f"a task that writes: {request!r}")
+
+
+def carried_out(task: Task[T], store: ObjectStore, pause: Callable[[float], None]) -> T:
+    """Carry out a task that may write, and return its result.
+
+    `pause` waits for some seconds, or raises to give the task up. A refused request is made again: rights
+    may be given back. Raises what the task raises.
+    """
+    answer: Any = None
+    while True:
+        try:
+            request = task.send(answer)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        answer = None
+        if isinstance(request, Wait):
+            pause(request.seconds)
+        elif isinstance(request, Create | Get | ListKeys | Delete):
+            try:
+                answer = carry_out(store, request)
+            except RemoteStoreRefused:
+                answer = UNKNOWN
+        else:
+            raise TypeError(f"a request of a store's life: {request!r}")
 
 
 def _patiently(call: Callable[[], T]) -> T:

@@ -26,7 +26,19 @@ DATA, NEXT, SEALED = "data", "next", "sealed"
 CLUSTER = "cluster"
 """The object that says whose the prefix is."""
 ENTRIES, SNAPSHOTS, FOLDS = "catalog/", "snapshots/", "folds/"
-_KINDS = {"journal": 1, "index": 2, "catalog": 3, "snapshot": 4, "piece": 5, "fold": 6, "cluster": 7}
+DECISIONS, COPIES, COPIED = "decisions/", "copies/", "copied/"
+_KINDS = {
+    "journal": 1,
+    "index": 2,
+    "catalog": 3,
+    "snapshot": 4,
+    "piece": 5,
+    "fold": 6,
+    "cluster": 7,
+    "decision": 8,
+    "copy": 9,
+    "copied": 10,
+}
 
 
 class Place(NamedTuple):
@@ -70,6 +82,27 @@ def snapshot_key(length: int) -> str:
 def fold_key(length: int) -> str:
     """Return the name of what says that these entries may be deleted."""
     return f"{FOLDS}{length:012d}"
+
+
+def decision_key(place: Place) -> str:
+    """Return the name of a decision of the controller."""
+    return f"{DECISIONS}{place.life:010d}/{place.number:012d}"
+
+
+def copy_key(place: Place) -> str:
+    """Return the name of what says that a copy of the controller's catalog is whole."""
+    return f"{COPIES}{place.life:010d}/{place.number:012d}"
+
+
+def copied_key(place: Place, part: int) -> str:
+    """Return the name of one part of a copy of the controller's catalog."""
+    return f"{COPIED}{place.life:010d}/{place.number:012d}/{part:06d}"
+
+
+def place_of_decision(key: str) -> Place:
+    """Return the place that the name of a decision, or of a copy, tells."""
+    _, epoch, number, *_ = key.split("/")
+    return Place(int(epoch), int(number))
 
 
 def pieces_prefix(partition: str) -> str:
@@ -139,6 +172,23 @@ class CatalogEntry:
     store: str = ""
     term: int = 0
     decision: bytes = b""
+
+
+class RowChange(NamedTuple):
+    """A row of the controller's catalog from now on; without `values` it is gone."""
+
+    table: str
+    row_id: int
+    values: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Rows that the controller has decided, or `next`, the epoch that follows."""
+
+    nonce: bytes
+    next: int
+    rows: tuple[RowChange, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -260,3 +310,57 @@ def unpack_cluster(stored: bytes) -> str:
         return str(_unpack("cluster", CLUSTER, stored))
     except (ValueError, TypeError) as error:
         raise JournalDamaged(f"{CLUSTER} cannot be read: {error}") from error
+
+
+def _pack_rows(rows: tuple[RowChange, ...]) -> Any:
+    """Name each table and its columns once."""
+    columns = {row.table: tuple(row.values) for row in rows if row.values is not None}
+    packed = [(r.table, r.row_id, None if r.values is None else tuple(r.values.values())) for r in rows]
+    return columns, packed
+
+
+def _unpack_rows(columns: Any, packed: Any) -> tuple[RowChange, ...]:
+    return tuple(
+        RowChange(table, row_id, None if values is None else dict(zip(columns[table], values, strict=True)))
+        for table, row_id, values in packed
+    )
+
+
+def pack_decision(item: Decision) -> bytes:
+    """Return the bytes of a decision of the controller."""
+    return _pack("decision", (item.nonce, item.next, *_pack_rows(item.rows)))
+
+
+def unpack_decision(key: str, stored: bytes) -> Decision:
+    """Read a decision of the controller, or raise `JournalDamaged`."""
+    try:
+        nonce, following, columns, rows = _unpack("decision", key, stored)
+        return Decision(nonce, following, _unpack_rows(columns, rows))
+    except (ValueError, TypeError, KeyError) as error:
+        raise JournalDamaged(f"{key} cannot be read: {error}") from error
+
+
+def pack_copied(rows: tuple[RowChange, ...]) -> bytes:
+    """Return the bytes of a part of a copy of the controller's catalog."""
+    return _pack("copied", _pack_rows(rows))
+
+
+def unpack_copied(key: str, stored: bytes) -> tuple[RowChange, ...]:
+    """Read a part of a copy of the controller's catalog, or raise `JournalDamaged`."""
+    try:
+        return _unpack_rows(*_unpack("copied", key, stored))
+    except (ValueError, TypeError, KeyError) as error:
+        raise JournalDamaged(f"{key} cannot be read: {error}") from error
+
+
+def pack_copy(place: Place, parts: int) -> bytes:
+    """Return the object that says how many parts a copy has."""
+    return _pack("copy", (tuple(place), parts))
+
+
+def unpack_copy(key: str, stored: bytes) -> int:
+    """Return the number of parts of a copy, or raise `JournalDamaged`."""
+    try:
+        return int(_unpack("copy", key, stored)[1])
+    except (ValueError, TypeError, IndexError) as error:
+        raise JournalDamaged(f"{key} cannot be read: {error}") from error

@@ -25,7 +25,7 @@ from pulsar_ray.journal.life_runner import LifeRunner
 from pulsar_ray.journal.object_store import ObjectStore, prove
 from pulsar_ray.journal.objects import CLUSTER, CatalogEntry, Place, pack_cluster, unpack_cluster
 from pulsar_ray.journal.reading import stores_in_bucket, walk
-from pulsar_ray.journal.requests import Task
+from pulsar_ray.journal.requests import Get, Task, ask
 from pulsar_ray.journal.store_files import StoreFiles, raise_life
 from pulsar_ray.journal.store_life import Deposed, Serve, StoreLife, seal
 
@@ -230,6 +230,11 @@ class StoreJournal:
             return await self._runner.run(task(self._life))
 
         return asyncio.run_coroutine_threadsafe(call(), self._loop).result(timeout_s)
+
+    def cluster_id(self) -> str:
+        """Return the cluster that the prefix belongs to, "" if nobody has claimed it; blocks."""
+        stored = self.run(lambda _: ask(Get(CLUSTER)))
+        return "" if stored is None else unpack_cluster(stored)
 
     def stores(self) -> list[str]:
         """Return the stores that have a journal in the object store; blocks."""

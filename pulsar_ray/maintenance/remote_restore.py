@@ -98,7 +98,8 @@ def _restore(
     store.change(
         dataclasses.replace(
             store.identity,
-            cluster_id=next((each.cluster_id for each in found if each.cluster_id), ""),
+            cluster_id=journal.cluster_id()
+            or next((each.cluster_id for each in found if each.cluster_id), ""),
             numbers_below=max(numbers, default=0) + 1,
             has_change_logs=any(is_change_log(TopicName.parse(each.name)) for each in found),
         )

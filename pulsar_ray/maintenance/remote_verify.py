@@ -18,6 +18,7 @@ from pulsar_ray.errors import JournalDamaged, PulsarException, RemoteStoreRefuse
 from pulsar_ray.format.checksum import checksum
 from pulsar_ray.journal.at_once import Reader
 from pulsar_ray.journal.catalog import Catalog
+from pulsar_ray.journal.decisions import read as read_decisions
 from pulsar_ray.journal.object_store import ObjectStore
 from pulsar_ray.journal.objects import (
     ENTRIES,
@@ -130,6 +131,7 @@ class _Verification:
         stores = set(self._reader.run(stores_in_bucket()))
         if not stores and not self._reader.list(ENTRIES):
             raise RemoteStoreRefused("no store has shipped anything there: look at the address")
+        self._check_decisions()
         self._check_catalog()
         owned: dict[str, set[str]] = {}
         for partition, entry in self._catalog.owners.items():
@@ -138,6 +140,13 @@ class _Verification:
             self._check_store(name, owned.get(name, set()))
         self._found.objects, self._found.bytes = self._reader.objects, self._reader.bytes
         return self._found
+
+    # ---- what the controller has decided
+    def _check_decisions(self) -> None:
+        try:
+            self._reader.run(read_decisions())
+        except JournalDamaged as error:
+            self._found.add([_damaged("", error, FROM_VERSIONS)])
 
     # ---- the catalog of owners
     def _check_catalog(self) -> None:
@@ -283,7 +292,11 @@ class _Verification:
 
 
 def _damaged(key: str, error: JournalDamaged, remedy: str) -> Fault:
-    found = re.search(r"\b(index|catalog|snapshots|folds)/\S*", error.text) if not key else None
+    found = (
+        re.search(r"\b(index|catalog|snapshots|folds|decisions|copies|copied)/\S*", error.text)
+        if not key
+        else None
+    )
     return Fault(found[0] if found else key or "the journal", error.text, remedy)
 
 

@@ -105,6 +105,9 @@ class _OwnController:
     def report(self, settings: Settings, gather: Callable[[], Awaitable[ActorReport]]) -> None:
         """Report nothing."""
 
+    def end(self, *, for_good: bool) -> None:
+        """Do nothing: it answers nothing more anyway."""
+
     async def owner_died(self, call: Any) -> bool:
         """Wait for a client's end, which comes with that of the cluster."""
         await asyncio.get_running_loop().create_future()

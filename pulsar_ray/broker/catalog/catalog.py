@@ -15,6 +15,7 @@ from pulsar_ray.broker.catalog.catalog_file import (
     CatalogIdentity,
 )
 from pulsar_ray.broker.catalog.change_log_table import ChangeLogTable
+from pulsar_ray.broker.catalog.decisions import Decisions
 from pulsar_ray.broker.catalog.policy_table import PolicyTable
 from pulsar_ray.broker.catalog.schemas.schema_table import SchemaTable
 from pulsar_ray.broker.catalog.tenants import Tenants
@@ -54,9 +55,13 @@ class Catalog:
     `tenants`, `policies`, `change_logs` and `schemas` are further tables of the same file.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Open the one that is there. Raises CatalogMissing, CorruptData, UnsupportedFormatVersion."""
-        self._db = CatalogFile.open(path)
+    def __init__(self, path: Path, decisions: Decisions | None = None) -> None:
+        """Open the one that is there. Raises CatalogMissing, CorruptData, UnsupportedFormatVersion.
+
+        With `decisions` nobody may be told of a change before it is `settled`.
+        """
+        self._decisions = decisions
+        self._db = CatalogFile.open(path, decisions)
         self.tenants = Tenants(self._db)
         self.policies = PolicyTable(self._db)
         self.change_logs = ChangeLogTable(self._db)
@@ -102,6 +107,15 @@ class Catalog:
             raise BrokerPersistenceError(f"{path} cannot be made ({error}): see to its disk") from None
         return cls(path), left_out
 
+    async def settled(self, *partitions: str) -> None:
+        """Wait until all changes are decided, or those of partitions.
+
+        Without an object store they always are. Raises RemoteStoreUnavailable while that does not answer, and
+        Moved once another controller decides.
+        """
+        if self._decisions is not None:
+            await self._decisions.settled(partitions)
+
     @property
     def identity(self) -> CatalogIdentity:
         """Whose it is."""
@@ -137,6 +151,14 @@ class Catalog:
         """
         self.begin_generation(cluster_id, generation, self.last_number)
 
+    def succeed(self, generation: str) -> None:
+        """Take the place of the catalog that this is a copy of.
+
+        Numbers are granted on where that one was.
+        """
+        first = self.first_numbers()[-1:] or [0]
+        self._db.execute("INSERT INTO generation (id, first_number) VALUES (?, ?)", (generation, *first))
+
     # --- numbers ----------------------------------------------------------------------------------
 
     @property
@@ -152,7 +174,7 @@ class Catalog:
 
     def first_numbers(self) -> list[int]:
         """Where the ranges begin that this catalog and those before it granted from."""
-        return [row[0] for row in self._db.execute("SELECT first_number FROM generation")]
+        return [row[0] for row in self._db.execute("SELECT first_number FROM generation ORDER BY place")]
 
     def skip_numbers(self, below: int) -> None:
         """Grant no number below this any more, if it is one of this catalog's own.
@@ -524,6 +546,8 @@ class Catalog:
 
     def close(self) -> None:
         """Close the file."""
+        if self._decisions is not None:
+            self._decisions.close()
         self._db.close()
 
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from pulsar_ray.errors import (
     BrokerPersistenceError,
@@ -17,6 +17,7 @@ from pulsar_ray.errors import (
     ServiceUnitNotReady,
     UnsupportedFormatVersion,
 )
+from pulsar_ray.journal.objects import RowChange
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS namespace (name TEXT PRIMARY KEY);
@@ -54,13 +55,21 @@ CREATE TABLE IF NOT EXISTS schema_version (
     topic TEXT NOT NULL, version INTEGER NOT NULL, type TEXT NOT NULL, text TEXT NOT NULL,
     properties TEXT NOT NULL, digest TEXT NOT NULL, registered_by TEXT NOT NULL,
     registered_ms INTEGER NOT NULL, change_version INTEGER NOT NULL, PRIMARY KEY (topic, version));
+CREATE TABLE IF NOT EXISTS decided (
+    one INTEGER PRIMARY KEY CHECK (one = 1), url TEXT NOT NULL, epoch INTEGER NOT NULL,
+    number INTEGER NOT NULL);
 """
+PLACE_TABLE = "decided"
+"""How far decisions are in this file, which is none of them."""
 CATALOG_VERSION = 3
 """1 (of version 0.1, which left it 0) named no cluster, 2 knew no policies.
 
 A build that knows none would delete what policies keep: it refuses the file.
 """
 BESIDE_SQLITE = ("-wal", "-shm", "-journal")
+
+
+_NO_CHANGES = ("SELECT", "PRAGMA", "BEGIN", "COMMIT", "ROLLBACK")
 
 
 class CatalogIdentity(NamedTuple):
@@ -73,13 +82,29 @@ class CatalogIdentity(NamedTuple):
     generations: tuple[str, ...]
 
 
+class Recorder(Protocol):
+    """Decides changes, in order, before anybody is told of them (ADR 0140)."""
+
+    def check(self, rows: tuple[RowChange, ...]) -> None:
+        """Raise why these changes cannot be decided now, which undoes them."""
+
+    def record(self, rows: tuple[RowChange, ...]) -> None:
+        """Take changes that were made."""
+
+
 class CatalogFile:
-    """One connection for several threads: a statement at a time, and none after `close`."""
+    """One connection for several threads: a statement at a time, and none after `close`.
+
+    With a recorder it works on a copy of the file, which SQLite keeps in memory and temporary files. The
+    recorder is given the rows of each change, and puts them into the file.
+    """
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.RLock()
         self._path = path
         self._connection: sqlite3.Connection | None = None
+        self._recorder: Recorder | None = None
+        self._noted: dict[tuple[str, int], None] = {}
         with self._storing():
             # Never one that is made by opening it.
             self._connection = sqlite3.connect(
@@ -87,7 +112,7 @@ class CatalogFile:
             )
 
     @classmethod
-    def open(cls, path: Path) -> CatalogFile:
+    def open(cls, path: Path, recorder: Recorder | None = None) -> CatalogFile:
         """Open the file that is there, with all its tables.
 
         Raises CatalogMissing, CorruptData, UnsupportedFormatVersion.
@@ -106,6 +131,8 @@ class CatalogFile:
             file.executescript(_SCHEMA)
             if version == 2:
                 file.execute(f"PRAGMA user_version={CATALOG_VERSION}")
+            if recorder is not None:
+                file._work_on_copy(recorder)
         except sqlite3.DatabaseError as error:
             reason = (
                 f"no SQLite file of ours ({error}); move it away, and make it anew with "
@@ -114,12 +141,48 @@ class CatalogFile:
             raise CorruptData(str(path), 0, reason) from None
         return file
 
+    def _work_on_copy(self, recorder: Recorder) -> None:
+        assert self._connection is not None
+        copy = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+        self._connection.backup(copy)
+        self._connection.close()
+        self._connection = copy
+        copy.create_function("noted", 2, self._note)
+        copy.execute("PRAGMA recursive_triggers=ON")  # rows that are replaced count too
+        for table, columns in tables_in(copy).items():
+            differs = " OR ".join(f"NEW.{column} IS NOT OLD.{column}" for column in columns)
+            for name, event, call in (
+                ("made", "INSERT", f"noted('{table}', NEW.rowid)"),
+                ("gone", "DELETE", f"noted('{table}', OLD.rowid)"),
+                ("changed", "UPDATE", f"noted('{table}', OLD.rowid), noted('{table}', NEW.rowid)"),
+            ):
+                condition = f"WHEN {differs}" if event == "UPDATE" else ""
+                copy.execute(
+                    f"CREATE TRIGGER {name}_{table} AFTER {event} ON {table} {condition} "
+                    f"BEGIN SELECT {call}; END"
+                )
+        self._recorder = recorder
+
+    def _note(self, table: str, row_id: int) -> None:
+        self._noted[table, row_id] = None
+
+    def _take_changes(self) -> tuple[RowChange, ...]:
+        assert self._connection is not None
+        noted, self._noted = self._noted, {}
+        return tuple(_row_change(self._connection, table, row_id) for table, row_id in noted)
+
     def execute(self, sql: str, arguments: tuple[Any, ...] = ()) -> list[Any]:
-        """Raises BrokerPersistenceError when the disk does not take or give it, ServiceUnitNotReady."""
+        """Raises BrokerPersistenceError when the disk does not take or give it, ServiceUnitNotReady.
+
+        With a recorder also what that raises.
+        """
         with self._lock, self._storing():
             if self._connection is None:
                 raise ServiceUnitNotReady("the controller is stopping")
-            return self._connection.execute(sql, arguments).fetchall()
+            if self._recorder is None or self._connection.in_transaction or sql.startswith(_NO_CHANGES):
+                return self._connection.execute(sql, arguments).fetchall()
+            with self.transaction():
+                return self._connection.execute(sql, arguments).fetchall()
 
     def executescript(self, sql: str) -> None:
         """Raises BrokerPersistenceError."""
@@ -138,14 +201,20 @@ class CatalogFile:
                 yield
                 return
             self.execute("BEGIN IMMEDIATE")
+            changes: tuple[RowChange, ...] = ()
             try:
                 yield
+                if self._recorder is not None and (changes := self._take_changes()):
+                    self._recorder.check(changes)
                 self.execute("COMMIT")
             except BaseException:
+                self._noted.clear()
                 # A full disk may have ended the transaction already.
                 if self._connection is not None and self._connection.in_transaction:
                     self.execute("ROLLBACK")
                 raise
+            if self._recorder is not None and changes:
+                self._recorder.record(changes)
 
     @contextmanager
     def _storing(self) -> Iterator[None]:
@@ -168,6 +237,26 @@ class CatalogFile:
         From Python 3.13 on `sqlite3` warns when it has to do that.
         """
         self.close()
+
+
+def tables_in(connection: sqlite3.Connection) -> dict[str, tuple[str, ...]]:
+    """Return the columns of each table that decisions are about."""
+    names = [
+        row[0]
+        for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
+    ]
+    return {
+        name: tuple(row[1] for row in connection.execute(f"PRAGMA table_info({name})"))
+        for name in names
+        if name != PLACE_TABLE and not name.startswith("sqlite_")
+    }
+
+
+def _row_change(connection: sqlite3.Connection, table: str, row_id: int) -> RowChange:
+    cursor = connection.execute(f"SELECT * FROM {table} WHERE rowid = ?", (row_id,))  # noqa: S608 - a table's name
+    row = cursor.fetchone()
+    names = [column[0] for column in cursor.description]
+    return RowChange(table, row_id, None if row is None else dict(zip(names, row, strict=True)))
 
 
 def read_catalog_identity(path: Path) -> CatalogIdentity | None:

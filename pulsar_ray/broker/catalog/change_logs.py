@@ -9,6 +9,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,7 +20,7 @@ from pulsar_ray.broker.catalog.effective_policies import logs_of
 from pulsar_ray.broker.catalog.schemas.schema_table import SchemaEntry
 from pulsar_ray.broker.catalog.tenants import BUILT_IN_NAMESPACES, BUILT_IN_TENANTS
 from pulsar_ray.broker.serving.logs.line_limits import event as log_event
-from pulsar_ray.errors import InvalidConfiguration, PulsarException, WrongNode
+from pulsar_ray.errors import InvalidConfiguration, PulsarException, RemoteStoreUnavailable, WrongNode
 from pulsar_ray.model.message_id import EARLIEST, Position
 from pulsar_ray.model.policies import NAMESPACE, TOPIC, Overrides, PolicyValue, checked_value
 from pulsar_ray.model.topic_name import (
@@ -86,7 +87,8 @@ class ChangeLogs:
         self._compared: set[str] = set()
         self._reported: dict[str, str] = {}
         self._table.unknown.update(self._table.dirty())
-        self._table.forget_deleted(now_ms() - LATEST_MS)
+        with suppress(RemoteStoreUnavailable):  # another day will do
+            self._table.forget_deleted(now_ms() - LATEST_MS)
 
     async def record(self, log: TopicName, decide: Callable[[int], ChangeEvent | None]) -> ChangeEvent | None:
         """Make one change; durable in its log and the catalog when this returns.
@@ -104,6 +106,7 @@ class ChangeLogs:
                 return None
             await self._announce(log)
             await self._append(log, event)
+            await self._catalog.settled()
             return event
 
     async def _compare(self, log: str) -> None:
@@ -132,6 +135,7 @@ class ChangeLogs:
         if not log.is_partition:
             await self._partitions.prepare(log, 0)
         self._table.mark_dirty(log.full)
+        await self._catalog.settled()
         behind = self._table.applied(log.full)
         position = await self._partitions.append(log.full, event.subject, event.to_json())
         _say(event)
@@ -213,6 +217,7 @@ class ChangeLogs:
                 for event in list(known_events(self._catalog, log)):
                     await self._announce(event.log)
                     await self._append(event.log, event)
+        await self._catalog.settled()
         return lost
 
     async def make_known(self, *logs: TopicName) -> None:

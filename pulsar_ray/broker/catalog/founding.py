@@ -71,7 +71,7 @@ class CatalogOrder:
     """
 
     node_id: str
-    kind: Literal["open", "found", "rebuild"]
+    kind: Literal["open", "found", "rebuild", "recover"]
     cluster_id: str
     generation: str
     is_of_ray_cluster: bool = False
@@ -293,7 +293,7 @@ def new_range(seen: Iterable[int], random: Random) -> int:
 def check_may_make(order: CatalogOrder, store: StoreIdentity, has_partitions: bool, path: object) -> None:
     """Raise CatalogMissing unless the catalog that is not there was never made as ordered."""
     is_empty = not store.cluster_id and not has_partitions
-    if order.generation in store.generations or order.kind == "open":
+    if order.generation in store.generations or order.kind in ("open", "recover"):
         raise CatalogMissing(
             f"{path} is gone: mount its disk, or put it back; if it is lost for good, bring up all nodes and "
             "run `pulsar-ray stop` and `pulsar-ray start --rebuild-catalog`"

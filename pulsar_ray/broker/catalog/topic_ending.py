@@ -73,6 +73,8 @@ class TopicEnding:
         await self._logs.forget_topic(name, force=force)
         # Some may have moved meanwhile.
         rows = topics.forget(name) or rows
+        # Before anything of it goes: who does not know of the deletion would miss that.
+        await topics.catalog.settled()
         # Once more, for a policy that was set meanwhile.
         await self._logs.forget_topic(name, force=True)
         await served.remove(rows)

@@ -64,7 +64,11 @@ def rebuilt(
     monkeypatch.setattr(opening, "describe", describe)
     order = CatalogOrder("head", "rebuild", "c", "g2")
     own = described[next(iter(stores))]
-    return asyncio.run(CatalogOpening(tmp_path, order, opening, system).open(own))
+    return asyncio.run(opened(tmp_path, order, opening, system).open(own))
+
+
+def opened(path: Path, order: CatalogOrder, stores: Stores, system: LocalActors) -> CatalogOpening:
+    return CatalogOpening(path, order, stores, system, Settings(), lambda reason, is_deposed: None)
 
 
 def test_one_store_that_knows_of_logs_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
 
 from pulsar_ray.errors import RemoteStoreRefused
+from pulsar_ray.journal.at_once import carried_out
+from pulsar_ray.journal.decisions import DecisionLog
 from pulsar_ray.journal.file_store import FileStore
+from pulsar_ray.journal.objects import RowChange
 from pulsar_ray.maintenance.remote_verify import RemoteFindings, verify_remote
 from tests.unit.journal.test_store_journal import homes, shipped_with_pieces, taken_over, url
 
@@ -99,3 +103,26 @@ def test_an_entry_of_the_catalog_that_is_missing_or_damaged_is_named(shipped: Pa
     found = looked(shipped, is_deep=True)
     assert found.is_clean, list(map(str, found.faults))
     assert (found.stores, found.ended, found.partitions) == (2, 1, 1)
+
+
+def test_a_decision_of_the_controller_that_is_missing_or_damaged_is_named(shipped: Path) -> None:
+    store = FileStore(shipped)
+    log = DecisionLog(lambda: b"nonce")
+    carried_out(log.begin(None), store, time.sleep)
+    rows = (RowChange("topic", 1, {"name": "t", "partitions": 0}),)
+    carried_out(log.copy([rows]), store, time.sleep)
+    for _ in range(3):
+        assert carried_out(log.decide(rows), store, time.sleep)
+    assert looked(shipped).is_clean
+    for name in (names(shipped, "decisions/")[-2], *names(shipped, "copied/")):
+        path = shipped / name
+        whole = path.read_bytes()
+        for change in (None, whole[:-9], whole[:10] + b"x" + whole[11:]):
+            path.unlink(missing_ok=True)
+            if change is not None:
+                path.write_bytes(change)
+            (fault,) = looked(shipped).faults
+            assert name in str(fault)
+            assert "versions" in fault.remedy
+        path.write_bytes(whole)
+    assert looked(shipped).is_clean
