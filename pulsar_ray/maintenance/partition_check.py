@@ -15,7 +15,7 @@ from pulsar_ray.ledger.reader import SegmentGone
 from pulsar_ray.ledger.segment_file import parse_segment_name
 from pulsar_ray.maintenance.damage import Damage, Findings, Kind, Totals, seen_thrice
 from pulsar_ray.maintenance.segment_check import Progress, check_segment
-from pulsar_ray.managed_ledger.compaction.stored_blocks import stored_blocks
+from pulsar_ray.managed_ledger.compaction.stored_blocks import BlockReader
 from pulsar_ray.managed_ledger.cursor.cursor_directories import (
     cursor_directory,
     subscription_numbers,
@@ -209,7 +209,7 @@ def _damaged_form(directory: Path, manifest: Manifest) -> Iterable[Damage]:
     for segment in compacted_segments(directory, manifest.compacted):
         reason = ""
         try:
-            for blocks in stored_blocks([segment], EARLIEST, LATEST):
+            for blocks in BlockReader([segment], EARLIEST, LATEST).read():
                 for block in blocks:
                     verify_block(block.data, 0, block.header, segment.path)
         except (CorruptData, SegmentGone) as error:

@@ -16,7 +16,7 @@ from pulsar_ray.journal.partition_state import PartitionState
 from pulsar_ray.journal.reading import stores_in_bucket, walk
 from pulsar_ray.ledger.reader import SegmentGone
 from pulsar_ray.ledger.recovery import sound_end
-from pulsar_ray.managed_ledger.compaction.stored_blocks import SourceSegment, StoredBlock, stored_blocks
+from pulsar_ray.managed_ledger.compaction.stored_blocks import BlockReader, SourceSegment, StoredBlock
 from pulsar_ray.managed_ledger.log.manifest.manifest_log import ManifestContent, read_manifest
 from pulsar_ray.managed_ledger.log.partition_directories import partition_numbers
 from pulsar_ray.managed_ledger.log.unlisted_segments import take_unlisted
@@ -150,7 +150,7 @@ def _counted(found: Unshipped) -> Unshipped | None:
 
 def _blocks(found: Unshipped) -> Iterator[StoredBlock]:
     for segment, shipped in found.parts:
-        for blocks in stored_blocks([segment], EARLIEST, LATEST):
+        for blocks in BlockReader([segment], EARLIEST, LATEST).read():
             for block in blocks:
                 # Of a frame that was cut in the middle, a successor has nothing.
                 if block.frame_offset + block.frame.total_length > shipped:

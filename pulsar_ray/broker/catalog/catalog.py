@@ -25,7 +25,14 @@ from pulsar_ray.errors import (
     TopicNotFound,
 )
 from pulsar_ray.ledger.disk import SYSTEM_DISK
-from pulsar_ray.model.topic_name import TopicName, heartbeat, is_change_log, system_change_log
+from pulsar_ray.model.topic_name import (
+    NON_PERSISTENT,
+    PERSISTENT,
+    TopicName,
+    heartbeat,
+    is_change_log,
+    system_change_log,
+)
 
 FOUNDED_NUMBERS = 1 << 31
 """A catalog that was founded grants numbers below this."""
@@ -528,8 +535,12 @@ class Catalog:
 
     def topics_of(self, namespace: str) -> list[tuple[str, int]]:
         """(full name, number of partitions or 0) of the topics of a namespace, by name."""
-        rows = self._db.execute("SELECT name, partitions FROM topic ORDER BY name")
-        return [(n, p) for n, p in rows if n.split("://", 1)[1].startswith(namespace + "/")]
+        query = "SELECT name, partitions FROM topic WHERE name > ? AND name < ? ORDER BY name"
+        found: list[tuple[str, int]] = []
+        for domain in (NON_PERSISTENT, PERSISTENT):
+            # Names go on behind the slash, and "0" is the character that comes next.
+            found += self._db.execute(query, (f"{domain}://{namespace}/", f"{domain}://{namespace}0"))
+        return found
 
     def count_topics(self) -> int:
         """How many topics there are, the broker's own included."""
@@ -538,11 +549,8 @@ class Catalog:
 
     def partitions_per_store(self) -> dict[str, int]:
         """How many partitions each store holds."""
-        return dict(
-            self._db.execute(
-                "SELECT store_id, COUNT(*) FROM partition WHERE store_id <> '' GROUP BY store_id"
-            )
-        )
+        query = "SELECT store_id, partitions FROM store_count WHERE store_id <> '' AND partitions > 0"
+        return dict(self._db.execute(query))
 
     def close(self) -> None:
         """Close the file."""

@@ -26,6 +26,7 @@ CREATE TABLE IF NOT EXISTS partition (
     name TEXT PRIMARY KEY, number INTEGER UNIQUE NOT NULL, topic TEXT NOT NULL,
     partition_index INTEGER NOT NULL,
     store_id TEXT NOT NULL, has_ledger INTEGER NOT NULL DEFAULT 0);
+CREATE INDEX IF NOT EXISTS partition_topic ON partition (topic);
 CREATE TABLE IF NOT EXISTS last_number (one INTEGER PRIMARY KEY CHECK (one = 1), value INTEGER NOT NULL);
 INSERT OR IGNORE INTO last_number VALUES (1, 0);
 CREATE TABLE IF NOT EXISTS cluster (one INTEGER PRIMARY KEY CHECK (one = 1), cluster_id TEXT NOT NULL);
@@ -61,6 +62,23 @@ CREATE TABLE IF NOT EXISTS decided (
 """
 PLACE_TABLE = "decided"
 """How far decisions are in this file, which is none of them."""
+_COUNTED = """
+CREATE TEMP TABLE store_count (store_id TEXT PRIMARY KEY, partitions INTEGER NOT NULL);
+INSERT INTO store_count SELECT store_id, COUNT(*) FROM main.partition GROUP BY store_id;
+CREATE TEMP TRIGGER count_more AFTER INSERT ON main.partition BEGIN
+    INSERT INTO store_count VALUES (NEW.store_id, 1) ON CONFLICT DO UPDATE SET partitions = partitions + 1;
+END;
+CREATE TEMP TRIGGER count_less AFTER DELETE ON main.partition BEGIN
+    UPDATE store_count SET partitions = partitions - 1 WHERE store_id = OLD.store_id;
+END;
+CREATE TEMP TRIGGER count_moved AFTER UPDATE OF store_id ON main.partition BEGIN
+    UPDATE store_count SET partitions = partitions - 1 WHERE store_id = OLD.store_id;
+    INSERT INTO store_count VALUES (NEW.store_id, 1) ON CONFLICT DO UPDATE SET partitions = partitions + 1;
+END;
+"""
+"""Counts the partitions of each store, which every new topic asks for.
+
+To count them anew took 1.7 ms with 6,000. The table is the connection's alone, and never stored."""
 CATALOG_VERSION = 3
 """1 (of version 0.1, which left it 0) named no cluster, 2 knew no policies.
 
@@ -128,11 +146,15 @@ class CatalogFile:
                 )
             file.execute("PRAGMA journal_mode=WAL")
             file.execute("PRAGMA synchronous=FULL")
+            # A row that a statement replaces is deleted, also for triggers.
+            file.execute("PRAGMA recursive_triggers=ON")
+            file.execute("PRAGMA temp_store=MEMORY")
             file.executescript(_SCHEMA)
             if version == 2:
                 file.execute(f"PRAGMA user_version={CATALOG_VERSION}")
             if recorder is not None:
                 file._work_on_copy(recorder)
+            file.executescript(_COUNTED)
         except sqlite3.DatabaseError as error:
             reason = (
                 f"no SQLite file of ours ({error}); move it away, and make it anew with "

@@ -1,7 +1,8 @@
 """Compacts a log: finds the newest message of each key, and writes those alone.
 
 The form before is read in place of its part of the log, which may be trimmed. The log is read
-twice, more often where its keys take more memory than they may. Costs are by the batch.
+once, more often where its keys take more memory than they may, and again where a message is kept.
+Costs are by the batch.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk
 from pulsar_ray.managed_ledger.compaction.compacted_form import FormWriter, describe_form
 from pulsar_ray.managed_ledger.compaction.compaction_order import CompactionOrder, CompactionOutcome
 from pulsar_ray.managed_ledger.compaction.latest_messages import LatestMessages, rows_there
-from pulsar_ray.managed_ledger.compaction.stored_blocks import SourceSegment, StoredBlock, stored_blocks
+from pulsar_ray.managed_ledger.compaction.stored_blocks import BlockReader, SourceSegment, StoredBlock
 from pulsar_ray.model.message_id import EARLIEST, LATEST
 
 NOTHING_KEPT = (-1, -1, -1, 0)
@@ -135,7 +136,7 @@ def _id_of(block: StoredBlock, row: int) -> tuple[int, int, int, int]:
 def last_kept_in(segment: SourceSegment) -> tuple[int, int, int, int]:
     """The id of the last message in a segment of a form. Raises CorruptData, SegmentGone."""
     last: StoredBlock | None = None
-    for blocks in stored_blocks([segment], EARLIEST, LATEST):
+    for blocks in BlockReader([segment], EARLIEST, LATEST).read():
         last = blocks[-1] if blocks else last
     if last is None:
         return NOTHING_KEPT

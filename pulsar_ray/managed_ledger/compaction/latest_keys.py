@@ -14,7 +14,7 @@ Marks = npt.NDArray[np.int64]
 """Twice the number of each row in the log, plus one for a tombstone."""
 
 _ALL_HASHES = 1 << 64
-_LEAST_MERGED_ROWS = 1 << 18
+_LEAST_MERGED_ROWS = 1 << 19
 _MOST_WAITING = 65_536
 _HASHED_AT_ONCE = 16_384
 _MIX = np.uint64(0x9E3779B97F4A7C15)

@@ -2,11 +2,12 @@
 
 That is for those who keep or read these alone. The form that was compacted before is read in place of its
 part of the log, which may be trimmed. The log is read once, more often where its keys take more memory than
-they may. Costs are by the batch.
+they may, and again where a message is kept; of each 4 MiB the place is remembered. Costs are by the batch.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -20,10 +21,10 @@ from pulsar_ray.format.block import CHUNK, ENCRYPTED
 from pulsar_ray.format.payload import DecodedBlock, decode_block
 from pulsar_ray.managed_ledger.compaction.kept_rows import KeptRows
 from pulsar_ray.managed_ledger.compaction.latest_keys import LatestKeys, lengths_of, with_key
-from pulsar_ray.managed_ledger.compaction.stored_blocks import SourceSegment, StoredBlock, stored_blocks
+from pulsar_ray.managed_ledger.compaction.stored_blocks import BlockReader, SourceSegment, StoredBlock, Window
 from pulsar_ray.model.message_id import Position
 
-_ROWS_AT_ONCE = 65_536
+_ROWS_AT_ONCE = 32_768
 Rows = npt.NDArray[np.int64]
 
 
@@ -86,9 +87,8 @@ class LatestMessages:
         directory: Path,
         watch: Callable[[float], None] = lambda _: None,
     ) -> None:
-        self._segments = segments
-        self._behind = behind
-        self._horizon = horizon
+        self._log = BlockReader(segments, behind, horizon)
+        self._windows: list[Window] = []
         self._retains_null_key = retains_null_key
         self._watch = watch
         self._keys = LatestKeys(max_key_bytes)
@@ -114,13 +114,10 @@ class LatestMessages:
 
         They come in order, some MiB at once.
         """
-        self._kept.rewind()
-        read = 0
-        for blocks in self._blocks():
-            if not blocks:
-                continue
-            numbers = self._kept.below(blocks[-1].number + blocks[-1].header.message_count)
-            if len(numbers):
+        found: deque[Rows] = deque()
+        for blocks in self._log.read_again(self._windows_of_kept(found)):
+            numbers = found.popleft()
+            if blocks:
                 firsts = np.array([block.number for block in blocks])
                 ends = firsts + np.array([block.header.message_count for block in blocks])
                 places = zip(np.searchsorted(numbers, firsts), np.searchsorted(numbers, ends), strict=True)
@@ -129,15 +126,25 @@ class LatestMessages:
                     for block, (first, end) in zip(blocks, places, strict=True)
                     if first < end
                 ]
-            read += sum(block.header.total_length for block in blocks)
+
+    def _windows_of_kept(self, found: deque[Rows]) -> Iterator[Window]:
+        """Yield the windows that have kept rows.
+
+        The numbers of these rows are in `found` by then.
+        """
+        self._kept.rewind()
+        read = 0
+        for window in self._windows:
+            numbers = self._kept.below(window.end)
+            if len(numbers):
+                found.append(numbers)
+                yield window
+            read += window.length
             self._watch(min(read / self.total_bytes, 1))
 
     def close(self) -> None:
         """Give back what was remembered."""
         self._kept.close()
-
-    def _blocks(self) -> Iterator[list[StoredBlock]]:
-        return stored_blocks(self._segments, self._behind, self._horizon)
 
     def _pass(self) -> None:
         keys, gathered = self._keys, _Gathered(self._keys)
@@ -147,7 +154,8 @@ class LatestMessages:
             self.chunks = Chunks()
         read = 0
         null_keys: list[npt.NDArray[np.int64]] = []
-        for blocks in self._blocks():
+        self._windows = []
+        for blocks in self._log.read(self._windows.append):
             for block in blocks:
                 read += block.header.total_length
                 self.lasts[block.ledger_id] = block.entry_id + block.header.entries - 1

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,25 +44,62 @@ class StoredBlock(NamedTuple):
     frame_number: int
 
 
-def stored_blocks(
-    segments: Iterable[SourceSegment], behind: Position, horizon: Position
-) -> Iterator[list[StoredBlock]]:
-    """Yield the blocks up to the horizon, some MiB at once.
+class Window(NamedTuple):
+    """Some MiB of whole frames of a segment.
 
-    Those of the log only `behind` a position; each time in the same order, with the same numbers. Raises
-    CorruptData for a frame that cannot be read, for nobody knows which keys it has, and SegmentGone.
+    Their messages have the numbers from `first` to below `end`.
     """
-    number = 0
-    for segment in segments:
-        with SegmentReader(Path(segment.path)) as reader:
-            for blocks in _of_segment(reader, segment, number):
-                if blocks:
-                    number = blocks[-1].number + blocks[-1].header.message_count
-                yield [
-                    block
-                    for block in blocks
-                    if behind < (block.ledger_id, block.entry_id) <= horizon or is_compacted(segment)
-                ]
+
+    segment: int
+    offset: int
+    length: int
+    first: int
+    end: int
+
+
+class BlockReader:
+    """Reads the blocks of segments up to the horizon.
+
+    Those of the log only `behind` a position; each time in the same order, with the same numbers.
+    """
+
+    def __init__(self, segments: Sequence[SourceSegment], behind: Position, horizon: Position) -> None:
+        self._segments = segments
+        self._behind = behind
+        self._horizon = horizon
+
+    def read(self, note: Callable[[Window], None] = lambda _: None) -> Iterator[list[StoredBlock]]:
+        """Yield all blocks, some MiB at once, each time behind a note of their place.
+
+        Raises CorruptData for a frame that cannot be read, for nobody knows which keys it has, and
+        SegmentGone.
+        """
+        number = 0
+        for index, segment in enumerate(self._segments):
+            with SegmentReader(Path(segment.path)) as reader:
+                for offset, length, blocks in _of_segment(reader, segment, number):
+                    first = number
+                    if blocks:
+                        number = blocks[-1].number + blocks[-1].header.message_count
+                    note(Window(index, offset, length, first, number))
+                    yield self._wanted(segment, blocks)
+
+    def read_again(self, windows: Iterable[Window]) -> Iterator[list[StoredBlock]]:
+        """Yield the blocks of some windows, in their order. Raises as `read` does."""
+        for index, group in groupby(windows, lambda window: window.segment):
+            segment = self._segments[index]
+            with SegmentReader(Path(segment.path)) as reader:
+                for window in group:
+                    data = memoryview(reader.read(window.offset, window.length))
+                    blocks, _, _ = _of_window(data, segment, window.first, window.offset)
+                    yield self._wanted(segment, blocks)
+
+    def _wanted(self, segment: SourceSegment, blocks: list[StoredBlock]) -> list[StoredBlock]:
+        if is_compacted(segment):
+            return blocks
+        return [
+            block for block in blocks if self._behind < (block.ledger_id, block.entry_id) <= self._horizon
+        ]
 
 
 def is_compacted(segment: SourceSegment) -> bool:
@@ -69,30 +107,43 @@ def is_compacted(segment: SourceSegment) -> bool:
     return segment.segment_index >= COMPACTED_INDEX
 
 
-def _of_segment(reader: SegmentReader, segment: SourceSegment, number: int) -> Iterator[list[StoredBlock]]:
+def _of_segment(
+    reader: SegmentReader, segment: SourceSegment, number: int
+) -> Iterator[tuple[int, int, list[StoredBlock]]]:
+    """Yield where whole frames begin, how many bytes they are, and their blocks."""
     offset, needed = SEGMENT_HEADER_SIZE, 0
     while offset < segment.end_offset:
         length = min(max(_WINDOW_BYTES, needed), segment.end_offset - offset)
         window = memoryview(reader.read(offset, length))
-        blocks: list[StoredBlock] = []
-        at = 0
-        while at < length:
-            try:
-                frame = parse_frame_header(window, at)
-                needed = frame.total_length
-            except FrameIncomplete as error:
-                needed = error.needed
-            except FrameInvalid as error:
-                raise CorruptData(segment.path, offset + at, str(error)) from None
-            if at + needed > length:
-                break
-            blocks += _of_frame(window[at : at + needed], frame, segment, number, offset + at)
-            number = blocks[-1].number + blocks[-1].header.message_count
-            at += needed
-        if not at and length == segment.end_offset - offset:
+        blocks, read, needed = _of_window(window, segment, number, offset)
+        if not read and length == segment.end_offset - offset:
             raise CorruptData(segment.path, offset, "frame reaches beyond the durable end")
-        offset += at
-        yield blocks
+        if blocks:
+            number = blocks[-1].number + blocks[-1].header.message_count
+        yield offset, read, blocks
+        offset += read
+
+
+def _of_window(
+    window: memoryview, segment: SourceSegment, number: int, offset: int
+) -> tuple[list[StoredBlock], int, int]:
+    """Return the blocks of whole frames, where these end, and what the next frame takes."""
+    blocks: list[StoredBlock] = []
+    at = needed = 0
+    while at < len(window):
+        try:
+            frame = parse_frame_header(window, at)
+            needed = frame.total_length
+        except FrameIncomplete as error:
+            needed = error.needed
+        except FrameInvalid as error:
+            raise CorruptData(segment.path, offset + at, str(error)) from None
+        if at + needed > len(window):
+            break
+        blocks += _of_frame(window[at : at + needed], frame, segment, number, offset + at)
+        number = blocks[-1].number + blocks[-1].header.message_count
+        at += needed
+    return blocks, at, needed
 
 
 def _of_frame(
@@ -122,9 +173,9 @@ def _of_frame(
         number += span.messages
 
 
-def first_since(segments: Iterable[SourceSegment], time_ms: int) -> Position | None:
+def first_since(segments: Sequence[SourceSegment], time_ms: int) -> Position | None:
     """The first entry of these segments that was published at or after a time."""
-    for blocks in stored_blocks(segments, EARLIEST, LATEST):
+    for blocks in BlockReader(segments, EARLIEST, LATEST).read():
         for block in blocks:
             if block.header.publish_time_ms >= time_ms:
                 return Position(block.ledger_id, block.entry_id)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -17,6 +17,7 @@ from pulsar_ray.errors import (
     CatalogMissing,
     CorruptData,
     NotAllowedError,
+    TopicNotFound,
     UnsupportedFormatVersion,
 )
 from pulsar_ray.model.topic_name import TopicName, change_log, heartbeat
@@ -328,3 +329,58 @@ def test_a_store_is_forgotten_whole_or_not_at_all(tmp_path: Path) -> None:
         catalog.forget_store("b", ["a"], {topic.partition(0).full: {"s": {}}})
     assert catalog.partitions(topic.full) == before
     assert catalog.heirs() == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_partitions_are_counted_by_store_whatever_happens_to_them(tmp_path: Path, seed: int) -> None:
+    random, catalog = Random(seed), new_catalog(tmp_path / "meta.sqlite")
+    stores = ["a", "b", "c"]
+
+    def some_topic() -> TopicName:
+        return TopicName.parse(f"t{random.randrange(8)}")
+
+    def create() -> None:
+        with suppress(NotAllowedError):
+            catalog.create(some_topic(), random.randrange(4), random.sample(stores, 2))
+
+    def fail() -> None:
+        with full_disk(catalog), suppress(BrokerPersistenceError, NotAllowedError):
+            catalog.create(TopicName.parse(f"t{random.randrange(8)}"), 500, stores)
+
+    def move() -> None:
+        rows = catalog.all_partitions(some_topic().full)
+        catalog.move_partitions({row.number: random.choice(stores) for row in rows})
+
+    def restore() -> None:
+        rows = catalog.all_partitions(some_topic().full)
+        catalog.restore([replace(row, store_id=random.choice(stores)) for row in rows])
+
+    def grow() -> None:
+        name = some_topic()
+        if catalog.partition_count(name.full):
+            catalog.prepare_partitions(name, 6, stores)
+
+    def delete() -> None:
+        with suppress(TopicNotFound):
+            catalog.delete(some_topic().full)
+
+    for _ in range(60):
+        random.choice([create, create, fail, move, restore, grow, delete])()
+        counted = catalog._db.execute("SELECT store_id, COUNT(*) FROM partition GROUP BY store_id")
+        assert catalog.partitions_per_store() == {store: count for store, count in counted if store}
+    counts = catalog.partitions_per_store()
+    catalog.close()
+    assert Catalog(tmp_path / "meta.sqlite").partitions_per_store() == counts
+
+
+def test_topics_of_a_namespace_are_not_those_of_one_that_begins_alike(tmp_path: Path) -> None:
+    catalog = new_catalog(tmp_path / "meta.sqlite")
+    for namespace in ("n", "n-1", "n0", "N"):
+        catalog.tenants.add_namespace(f"public/{namespace}")
+        catalog.create(TopicName.parse(f"public/{namespace}/t"), 0, ["a"])
+    catalog.create(TopicName.parse("non-persistent://public/n/\u00e9"), 2, ["a"])
+    assert catalog.topics_of("public/n") == [
+        ("non-persistent://public/n/\u00e9", 2),
+        ("persistent://public/n/t", 0),
+    ]
+    assert catalog.topics_of("public/other") == []

@@ -13,7 +13,7 @@ from pulsar_ray.ledger.segment_file import COMPACTED_INDEX, segment_name
 from pulsar_ray.managed_ledger.compaction.compaction_order import CompactionOrder, CompactionOutcome
 from pulsar_ray.managed_ledger.compaction.compactor import Compactor
 from pulsar_ray.managed_ledger.compaction.latest_messages import rows_there
-from pulsar_ray.managed_ledger.compaction.stored_blocks import SourceSegment, stored_blocks
+from pulsar_ray.managed_ledger.compaction.stored_blocks import BlockReader, SourceSegment
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.model.message_id import EARLIEST, Position
 from tests.stored_blocks import IDENTITY, append_blocks, open_log, settings
@@ -125,7 +125,7 @@ class History:
             )
             for kept in form.segments
         ]
-        for blocks in stored_blocks(segments, EARLIEST, form.horizon):
+        for blocks in BlockReader(segments, EARLIEST, form.horizon).read():
             for block in blocks:
                 decoded = decode_block(block.data)
                 there = rows_there(decoded.metadata.removed_rows, decoded.message_count)
