@@ -46,7 +46,7 @@ from pulsar_ray.broker.serving.sleeper import Idle
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import NotAllowedError, PulsarException, ServiceUnitNotReady, TopicNotFound
-from pulsar_ray.model.metric_catalogue import PARTITIONS_AWAY, TOPICS
+from pulsar_ray.model.metric_catalogue import PARTITION_MOVES, PARTITIONS_AWAY, TOPICS
 from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.model.topic_name import TopicName, system_change_log
 from pulsar_ray.security.authentication import Credentials
@@ -183,7 +183,9 @@ class Controller:
             partial(self._policy_changed, policy="schema_validation_enforced"),
         )
         self._usage = ResourceUsage(self._stores, self._actors)
-        self._overview = Overview(self._stores, self._actors, catalog, self._loop.time)
+        self._overview = Overview(
+            self._stores, self._actors, catalog, self._loop.time, lambda: self._moves.count
+        )
         # Before anybody is served: a change may have been made that this catalog does not know. With many
         # logs, or one whose partition does not answer, the rest follows; nothing is deleted until then.
         self._catching_up = self._begin_catching_up(logs)
@@ -452,9 +454,13 @@ class Controller:
         """Describe every node that has, had or could have a store, as `Stores.nodes`."""
         await self._serving()
         describe = self._lost_stores.describe
-        return [
+        nodes = [
             {**node, "reason": "; ".join(filter(None, (node["reason"], describe(node["storeId"]))))}
             for node in await self._stores.nodes()
+        ]
+        return [
+            {**node, **(self._moves.describe_store(node["storeId"]) if not node["reason"] else {})}
+            for node in nodes
         ]
 
     async def kept_by(self, store_id: str) -> list[int]:
@@ -489,6 +495,21 @@ class Controller:
         if not rows:
             raise NotAllowedError(f"nothing of {topic} is stored, so there is nothing to move")
         return [each for each in [self._moves.begin(row, store_id) for row in rows] if each]
+
+    async def drain_store(self, store_id: str) -> None:
+        """Have a store become empty, as `PartitionMoves.drain`."""
+        await self._serving()
+        await self._moves.drain(store_id)
+
+    async def undrain_store(self, store_id: str) -> None:
+        """Let a store take partitions again."""
+        await self._serving()
+        await self._moves.undrain(store_id)
+
+    async def balance(self) -> list[str]:
+        """Have partitions move until all stores have about as many, as `PartitionMoves.balance`."""
+        await self._serving()
+        return await self._moves.balance()
 
     async def moves(self) -> list[dict[str, Any]]:
         """Describe the moves of partitions, as `PartitionMoves.describe`."""
@@ -710,6 +731,7 @@ class Controller:
                 assert self._served is not None
                 self._lost_stores.look(time.monotonic())
                 await self._moves.look_through()
+                await self._moves.look()
                 self._served.replace_dead()
                 await self._lost_stores.give_inheritances()
                 await self._passivation.wake_due()
@@ -727,6 +749,7 @@ class Controller:
         gauges = {
             **{f"{TOPICS.name}:{state}": float(count) for state, count in counts.items()},
             PARTITIONS_AWAY.name: float(self._overview.partitions_away()),
+            PARTITION_MOVES.name: float(self._moves.count),
         }
         return ActorReport(kind="controller", figures=Figures(gauges=gauges))
 
@@ -765,7 +788,12 @@ class Controller:
         served = await self._serving()
         unread = served.topics.catalog.change_logs.unknown if self._catching_up.done() else ()
         facts = await gather_facts(
-            self._stores, self._actors, self._settings, sorted(unread), self._lost_stores.describe
+            self._stores,
+            self._actors,
+            self._settings,
+            sorted(unread),
+            self._lost_stores.describe,
+            self._moves.why_not_empty,
         )
         return judge(facts).described()
 

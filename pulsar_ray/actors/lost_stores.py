@@ -13,8 +13,7 @@ from pulsar_ray.actors.stores import Stores
 from pulsar_ray.actors.topic_actors import TopicActors
 from pulsar_ray.broker.catalog.catalog import PartitionRow, Subscriptions
 from pulsar_ray.broker.catalog.change_logs import ChangeLogs
-from pulsar_ray.broker.catalog.node_losses import NodeLosses, Room, shared_out
-from pulsar_ray.broker.health.disk_level import DiskLevel, judge_disk
+from pulsar_ray.broker.catalog.node_losses import NodeLosses, shared_out
 from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.config import OFF, Settings
 from pulsar_ray.errors import NotAllowedError, PulsarException, ServiceUnitNotReady
@@ -148,7 +147,7 @@ class LostStores:
         shipped = [number for number in numbers if owners.get(number) == store_id]
         if not shipped:
             return moved
-        shares = shared_out(shipped, await self._rooms(handles))
+        shares = shared_out(shipped, await self._stores.rooms(handles))
         if not shares:
             raise ServiceUnitNotReady("no other store that ships has room on its disk")
         await one.call("seal", store_id, within_s=ADOPT_DEADLINE_S)
@@ -190,21 +189,6 @@ class LostStores:
                 topic=row.name,
             )
         return {row.name for row in rows}
-
-    async def _rooms(self, stores: Mapping[str, ActorHandle]) -> dict[str, Room]:
-        """Return what stores have already, and whether their disks have room."""
-        counts = self._catalog.partitions_per_store()
-        disks = {}
-        for store_id, handle in stores.items():
-            told = await handle.call("stats", within_s=ASK_DEADLINE_S)
-            level = judge_disk(told["freeBytes"], told["totalBytes"], self._settings).level
-            disks[store_id] = (int(told["freeBytes"]), level)
-        levels = {level for _, level in disks.values()} - {DiskLevel.LOW}
-        wanted = DiskLevel.OK if DiskLevel.OK in levels else DiskLevel.WARNING
-        return {
-            store_id: Room(counts.get(store_id, 0), free, has_room=level is wanted)
-            for store_id, (free, level) in disks.items()
-        }
 
     # --- without anybody's word -------------------------------------------------------------------
 

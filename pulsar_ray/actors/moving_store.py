@@ -134,6 +134,6 @@ class MovingStore(HeldStore):
 
     # --- afterwards -------------------------------------------------------------------------------
 
-    async def move_notes(self) -> list[tuple[int, str, str]]:
+    async def move_notes(self, number: int | None = None) -> list[tuple[int, str, str]]:
         """See MovedFiles.noted."""
-        return await asyncio.to_thread(self._moved.noted)
+        return await asyncio.to_thread(self._moved.noted, number)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from pulsar_ray.actors.actor_system import ActorHandle
@@ -15,6 +16,8 @@ from pulsar_ray.actors.passivation import Passivation
 from pulsar_ray.actors.stores import Stores
 from pulsar_ray.actors.topic_actors import TopicActors
 from pulsar_ray.broker.catalog.catalog import PartitionRow
+from pulsar_ray.broker.catalog.move_plans import Retries, balanced
+from pulsar_ray.broker.catalog.node_losses import Room, shared_out
 from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.clock import Clock
 from pulsar_ray.errors import (
@@ -33,6 +36,7 @@ from pulsar_ray.transport.actor_names import partition_name
 logger = logging.getLogger(__name__)
 
 MOVES_AT_ONCE = 4
+MOST_BEGUN = 64
 SLICE_BYTES = 64 << 20
 ASK_DEADLINE_S = 20.0
 COPY_DEADLINE_S = 120.0
@@ -40,6 +44,8 @@ DISK_DEADLINE_S = 300.0
 STOP_DEADLINE_S = 5.0
 AGAIN_S = 0.5
 KEPT_MOVES = 200
+KEEP_SOURCE_S = 60.0
+"""Consumers on the node may have queued messages that they read there."""
 
 
 class PartitionMoves:
@@ -66,8 +72,11 @@ class PartitionMoves:
         self._moves: dict[int, Move] = {}
         self._ended: deque[Move] = deque(maxlen=KEPT_MOVES)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._clearing: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(MOVES_AT_ONCE)
         self._looked_through: set[ActorHandle] = set()
+        self._retries = Retries()
+        self._looking = asyncio.Lock()
 
     # --- beginning --------------------------------------------------------------------------------
 
@@ -84,7 +93,7 @@ class PartitionMoves:
             and (row.partition_index < 0 or row.partition_index < counts[row.topic])
         ]
 
-    def begin(self, row: PartitionRow, target: str) -> str:
+    def begin(self, row: PartitionRow, target: str, *, is_by_itself: bool = False) -> str:
         """Have a partition move to a store, and return the move's id.
 
         It is "" for one that is there. Asked again while it moves there, it is the same move. Raises
@@ -106,7 +115,13 @@ class PartitionMoves:
             raise NotAllowedError(f"store {target} is to become empty, so nothing moves there")
         self._served.store_of(row)
         move = Move(
-            secrets.token_hex(8), row.name, row.number, row.store_id, target, asked_ms=self._clock.now_ms()
+            secrets.token_hex(8),
+            row.name,
+            row.number,
+            row.store_id,
+            target,
+            asked_ms=self._clock.now_ms(),
+            is_by_itself=is_by_itself,
         )
         self._moves[row.number] = move
         task = asyncio.get_running_loop().create_task(self._carry_out(move))
@@ -121,18 +136,134 @@ class PartitionMoves:
             for move in [*self._moves.values(), *self._ended]
         ]
 
+    # --- by themselves ----------------------------------------------------------------------------
+
+    def rows_in(self, store_id: str) -> list[PartitionRow]:
+        """Return what would have to leave a store before that is empty."""
+        own = heartbeat(store_id).full
+        rows = map(self._catalog.partition, self._catalog.names_in(store_id, -1))
+        return [row for row in rows if row is not None and row.topic != own]
+
+    async def drain(self, store_id: str) -> None:
+        """Have a store become empty, and stay so until somebody takes that back.
+
+        Raises NotAllowedError for one that is not there, ServiceUnitNotReady if it is the last one.
+        """
+        if store_id not in self._stores.known:
+            raise NotAllowedError(f"there is no store {store_id} now: `pulsar-ray nodes` lists all of them")
+        if not set(self._stores.for_new_partitions()) - {store_id}:
+            raise ServiceUnitNotReady(
+                f"store {store_id} is the last one that takes partitions: add a node first"
+            )
+        self._catalog.drain_store(store_id)
+        event(logger, "store %s is to become empty", store_id)
+        await self.look()
+
+    async def undrain(self, store_id: str) -> None:
+        """Let a store take partitions again; what moves away and has not begun stays."""
+        self._catalog.drain_store(store_id, is_wanted=False)
+        for move in list(self._moves.values()):
+            if move.source == store_id and move.is_by_itself:
+                move.give_up("its node is not drained any more")
+
+    async def balance(self) -> list[str]:
+        """Have partitions move until all stores have about as many; returns the moves' ids."""
+        async with self._looking:
+            open_to = self._stores.for_new_partitions()
+            rooms = await self._rooms(open_to)
+            partitions = {
+                store_id: [row.number for row in self.movable(self.rows_in(store_id))]
+                for store_id in self._stores.known
+            }
+            moves = balanced(partitions, rooms)
+            rows = {number: self._catalog.numbered(number) for number in moves}
+            return [
+                self.begin(row, moves[number])
+                for number, row in rows.items()
+                if row is not None and number not in self._moves
+            ]
+
+    async def _rooms(self, store_ids: Iterable[str]) -> dict[str, Room]:
+        """Return the rooms of stores, with what is on its way there."""
+        handles = {each: self._stores.known[each]["handle"] for each in store_ids}
+        coming = Counter(move.target for move in self._moves.values())
+        leaving = Counter(move.source for move in self._moves.values())
+        return {
+            store_id: replace(room, partitions=room.partitions + coming[store_id] - leaving[store_id])
+            for store_id, room in (await self._stores.rooms(handles)).items()
+        }
+
+    async def look(self) -> None:
+        """Have partitions leave the stores that are drained, so many at once."""
+        async with self._looking:
+            self._stores.look_for_draining()
+            drained = self._stores.drained()
+            for move in self._moves.values():
+                if move.target in drained:
+                    move.give_up(f"store {move.target} is to become empty")
+            for store_id in sorted(drained):
+                await self._empty(store_id)
+
+    async def _empty(self, store_id: str) -> None:
+        rows = {row.number: row for row in self.movable(self.rows_in(store_id))}
+        now = asyncio.get_running_loop().time()
+        due = [each for each in self._retries.due(rows, now) if each not in self._moves]
+        due = due[: max(0, MOST_BEGUN - len(self._moves))]
+        try:
+            rooms = await self._rooms(self._stores.for_new_partitions()) if due else {}
+            shares = shared_out(list(map(str, due)), rooms)
+            if due and not shares:
+                raise ServiceUnitNotReady("no other node has room on its disk")
+        except PulsarException as error:
+            for number in due:
+                self._retries.failed(number, now, error.text)
+            return
+        for target, numbers in shares.items():
+            for number in map(int, numbers):
+                try:
+                    self.begin(rows[number], target, is_by_itself=True)
+                except PulsarException as error:
+                    self._retries.failed(number, now, error.text)
+
+    @property
+    def count(self) -> int:
+        """How many moves are asked for or run."""
+        return len(self._moves)
+
+    def why_not_empty(self, store_id: str) -> str:
+        """Say what a store has that is to become empty; "" of another."""
+        described = self.describe_store(store_id)
+        return str(described["reason"]) if described.get("state") == "draining" else ""
+
+    def describe_store(self, store_id: str) -> dict[str, Any]:
+        """Say how far a store is that is to become empty; nothing of another."""
+        if store_id not in self._stores.drained():
+            return {}
+        rows = self.rows_in(store_id)
+        if not rows:
+            return {"state": "drained", "reason": "nothing lies there any more: its node may go"}
+        problem = self._retries.reason(row.number for row in rows)
+        left = f"{len(rows)} partitions have still to leave"
+        return {"state": "draining", "reason": f"{left}: {problem}" if problem else left}
+
     # --- carrying out -----------------------------------------------------------------------------
 
     async def _carry_out(self, move: Move) -> None:
         try:
             async with self._slots:
-                await _Carrier(move, self._served, self._actors, self._stores, self._passivation).run()
+                await _Carrier(
+                    move, self._served, self._actors, self._stores, self._passivation, self._clearing
+                ).run()
         except Exception:
             logger.exception("a move of %s failed", move.name)
             move.step, move.reason = None, move.reason or "it failed: see the controller's log"
         finally:
             self._moves.pop(move.number, None)
             self._ended.append(move)
+            if move.is_moved:
+                self._retries.forget(move.number)
+            elif move.is_by_itself:
+                self._retries.failed(move.number, asyncio.get_running_loop().time(), move.reason)
         hosts = [self._stores.known.get(each, {}).get("host", each) for each in (move.source, move.target)]
         if move.is_moved:
             event(logger, "has moved from %s to %s", *hosts, topic=move.name)
@@ -160,13 +291,16 @@ class PartitionMoves:
             row = self._catalog.numbered(number)
             is_here = row is not None and row.store_id == store_id
             under_way = {move.move_id for move in self._moves.values()}
-            if move_id.removeprefix("gone-") in under_way or (state and is_here):
+            if move_id.removeprefix("gone-") in under_way or (state and is_here) or row is None:
                 continue
-            # By its id, so that a late call touches nothing else.
-            await handle.call("move_discard", number, move_id, within_s=DISK_DEADLINE_S)
-            if row is not None:
-                await handle.call("move_clear", number, move_id, within_s=DISK_DEADLINE_S)
+            await _delete_rests(handle, number, move_id)
             event(logger, "store %s had rests of a move of partition %d: deleted", store_id, number)
+
+
+async def _delete_rests(handle: ActorHandle, number: int, move_id: str) -> None:
+    """Delete what a move has left, by its id: a late call touches nothing else."""
+    for method in ("move_discard", "move_clear"):
+        await handle.call(method, number, move_id, within_s=DISK_DEADLINE_S)
 
 
 class _Carrier:
@@ -179,8 +313,10 @@ class _Carrier:
         actors: BrokerActors,
         stores: Stores,
         passivation: Passivation,
+        clearing: set[asyncio.Task[None]],
     ) -> None:
         self._move = move
+        self._clearing = clearing
         self._served = served
         self._actors = actors
         self._stores = stores
@@ -231,6 +367,9 @@ class _Carrier:
     async def _prepare(self) -> None:
         ends = await self._listed()
         self._move.total_bytes = self._move.rest_bytes = sum(ends.values())
+        for number, _, move_id in await self._at_target("move_notes"):
+            # The catalog has it elsewhere, so nobody needs these.
+            await _delete_rests(self._store(self._move.target)["handle"], number, move_id)
         await self._at_target("move_begin", self._move.move_id, sum(ends.values()))
 
     async def _copy(self) -> None:
@@ -304,6 +443,22 @@ class _Carrier:
     # --- behind that ------------------------------------------------------------------------------
 
     async def _clear(self) -> None:
+        if not KEEP_SOURCE_S:
+            await self._clear_now()
+            return
+        task = asyncio.get_running_loop().create_task(self._clear_later())
+        self._clearing.add(task)
+        task.add_done_callback(self._clearing.discard)
+
+    async def _clear_later(self) -> None:
+        await asyncio.sleep(KEEP_SOURCE_S)
+        try:
+            await self._clear_now()
+        except PulsarException as error:
+            # It is found when the store is taken in again.
+            logger.warning("%s has moved, and its former files stay yet: %s", self._move.name, error)
+
+    async def _clear_now(self) -> None:
         await self._at_source("move_clear", self._move.move_id, within_s=DISK_DEADLINE_S)
 
     async def _discard(self) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from pulsar_ray.actors.actor_system import ActorHandle, ActorKind, ActorSystem
 from pulsar_ray.broker.catalog.membership import Membership
+from pulsar_ray.broker.catalog.node_losses import Room
+from pulsar_ray.broker.health.disk_level import DiskLevel, judge_disk
 from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
@@ -22,6 +25,7 @@ START_DEADLINE_S = 50.0
 PROBE_DEADLINE_S = 7.0
 RECORD_DEADLINE_S = 7.0
 DISK_DEADLINE_S = 2.0
+ROOM_DEADLINE_S = 5.0
 FIND_WAIT_S = 20.0
 RETRY_S = 0.1
 THERE, SILENT, SEALED, GONE = "there", "silent", "sealed", "gone"
@@ -98,16 +102,24 @@ class Stores:
         """Whether Ray starts nothing more on a store's node, as of the last look."""
         return store["node_id"] in self._draining
 
+    def drained(self) -> set[str]:
+        """Return the ids of stores that Ray or somebody wants to become empty."""
+        wanted = set() if self.membership is None else self.membership.catalog.drained_stores()
+        by_ray = {store_id for store_id, store in self.known.items() if self.is_draining(store)}
+        return (wanted & self.known.keys()) | by_ray
+
     def for_new_partitions(self) -> list[str]:
-        """Return the ids of stores that take new partitions, none on draining nodes.
+        """Return the ids of stores that take new partitions, none on nodes that are drained.
 
         Raises ServiceUnitNotReady if there is none.
         """
         self.look_for_draining()
-        found = [store_id for store_id, store in self.known.items() if not self.is_draining(store)]
+        drained = self.drained()
+        found = [store_id for store_id in self.known if store_id not in drained]
         if not found:
             raise ServiceUnitNotReady(
-                "Ray drains every node that has a store, so none takes a new partition: add a node"
+                "every node that has a store is drained, by Ray or by `pulsar-ray nodes drain`: none takes "
+                "a new partition: add a node, or take one back with `pulsar-ray nodes undrain`"
             )
         return found
 
@@ -316,6 +328,22 @@ class Stores:
             {**node, **disks.get(node["storeId"], {})}
             for node in membership.nodes(known, list(self.refused.values()), self._draining)
         ]
+
+    async def rooms(self, handles: Mapping[str, ActorHandle]) -> dict[str, Room]:
+        """Return what stores have already, and whether their disks have room."""
+        assert self.membership is not None
+        counts = self.membership.catalog.partitions_per_store()
+        disks = {}
+        for store_id, handle in handles.items():
+            told = await handle.call("stats", within_s=ROOM_DEADLINE_S)
+            level = judge_disk(told["freeBytes"], told["totalBytes"], self._settings).level
+            disks[store_id] = (int(told["freeBytes"]), level)
+        levels = {level for _, level in disks.values()} - {DiskLevel.LOW}
+        wanted = DiskLevel.OK if DiskLevel.OK in levels else DiskLevel.WARNING
+        return {
+            store_id: Room(counts.get(store_id, 0), free, has_room=level is wanted)
+            for store_id, (free, level) in disks.items()
+        }
 
     def end(self) -> None:
         """End all of them, refused ones too."""

@@ -35,9 +35,10 @@ class BrokerNode:
 
     host: str
     state: str
-    """One of six states.
+    """One of seven states.
 
-    serving, draining (Ray will take the node away), silent (its store does not answer), away (its store is on
+    serving, draining (everything moves away), drained (nothing is left, and the node may go), silent (its
+    store does not answer), away (its store is on
     no running node), lost (the node is there, and its store is not) or "without store".
     """
     store_id: str = ""
@@ -95,6 +96,34 @@ class Brokers:
     def moves(self) -> builtins.list[PartitionMove]:
         """Return the moves of partitions under way, and the last that are over."""
         return self._moving.moves()
+
+    def drain(self, node: str, *, wait: bool = True, shown: Callable[[int], None] = lambda _: None) -> None:
+        """Have everything move away from a node, which may go afterwards.
+
+        Nothing new is placed there from now on. `node` is a host, or how the id of its store, or Ray's of
+        the node, begins. Partitions move as by
+        `topics.move`, each to the store that has the fewest. The broker carries on by itself, whatever
+        becomes of this call, and tries again what failed: `nodes` says why. With `wait` this returns once
+        nothing is left; `shown` is called now and then with the number of partitions that are. Raises
+        NotAllowedError if no such store is there, ServiceUnitNotReady if it is the last one.
+        """
+        self._moving.drain(node, shown, waits=wait)
+
+    def undrain(self, node: str) -> None:
+        """Let a node that is drained take partitions again.
+
+        Those that have moved stay where they are.
+        """
+        self._moving.undrain(node)
+
+    def balance(
+        self, *, shown: Callable[[builtins.list[PartitionMove]], None] = lambda _: None
+    ) -> builtins.list[PartitionMove]:
+        """Have partitions move until all stores have about as many.
+
+        Returns how the moves ended; none if there was nothing to do.
+        """
+        return self._moving.balance(shown)
 
     def expect_stores(self, count: int) -> None:
         """Keep durably how many stores the cluster is to have.

@@ -107,6 +107,28 @@ class Moving:
                 break
         return list(over.values())
 
+    def drain(self, node: str, shown: Callable[[int], None], *, waits: bool) -> None:
+        """Have a node's store become empty; `shown` is called with the partitions that are left."""
+        store_id = self.store_on(node)
+        self._broker.ask("drain_store", store_id)
+        while waits and (left := self._left_in(store_id)):
+            shown(left)
+            time.sleep(POLL_S)
+
+    def _left_in(self, store_id: str) -> int:
+        nodes = [each for each in self._broker.ask("nodes") if each["storeId"] == store_id]
+        if not nodes or nodes[0]["state"] == "drained":
+            return 0
+        return max(1, int(nodes[0]["partitions"]))
+
+    def undrain(self, node: str) -> None:
+        """Let a node's store take partitions again."""
+        self._broker.ask("undrain_store", self.store_on(node))
+
+    def balance(self, shown: Callable[[list[PartitionMove]], None]) -> list[PartitionMove]:
+        """Have partitions move until all stores have about as many, and return how that ended."""
+        return self._until_over(self._broker.ask("balance"), shown)
+
     def _until_over(
         self, ids: Collection[str], shown: Callable[[list[PartitionMove]], None]
     ) -> list[PartitionMove]:

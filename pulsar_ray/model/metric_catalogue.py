@@ -205,6 +205,9 @@ RECOVERY_SECONDS = _latency(
 )
 TOPICS = _gauge("topics", ("state",), "Topics that run, and topics that sleep, by their state.")
 PARTITIONS_AWAY = _gauge("partitions_away", (), "Partitions whose store no running node holds.")
+PARTITION_MOVES = _gauge(
+    "partition_moves", (), "Moves of partitions to other nodes that are asked for or run."
+)
 
 CLIENT_PENDING_MESSAGES = _gauge(
     "client_pending_messages", _TOPIC, "Messages that a client's producers sent and have no receipt for."
@@ -231,7 +234,7 @@ BROKER_METRICS = (
     RECEIVER_QUEUE_MESSAGES, FSYNC_SECONDS, COMMIT_BLOCKS, DISK_FREE_BYTES, DISK_TOTAL_BYTES,
     REMOTE_LAG_SECONDS, REMOTE_LAG_BOUND_SECONDS, REMOTE_WAITING_BYTES, REMOTE_AWAY, REMOTE_ENDED,
     REMOTE_PUTS, REMOTE_PUT_BYTES, REMOTE_GETS, REMOTE_LISTS, REMOTE_ERRORS,
-    ACTOR_RESTARTS, RECOVERY_SECONDS, TOPICS, PARTITIONS_AWAY,
+    ACTOR_RESTARTS, RECOVERY_SECONDS, TOPICS, PARTITIONS_AWAY, PARTITION_MOVES,
 )  # fmt: skip
 """Exported by the actors of a broker."""
 CLIENT_METRICS = (

@@ -75,6 +75,8 @@ class Move:
     rest_bytes: int = 0
     rounds: int = 0
     asked_ms: int = 0
+    is_by_itself: bool = False
+    """Whether nobody asked for this very move: its node is drained."""
     _given_up: str = field(default="", repr=False)
 
     def give_up(self, reason: str) -> None:

@@ -135,20 +135,15 @@ class MovedFiles:
     # --- at the target ----------------------------------------------------------------------------
 
     def begin(self, number: int, move_id: str) -> None:
-        """Keep a place for a move, and delete what broken ones have left. Raises NotAllowedError."""
+        """Keep a place for a move. Raises NotAllowedError if the partition has a directory here."""
         place, staged = self._root / str(number), self._staged(number, move_id)
         with _persistent(staged):
             self._root.mkdir(0o700, exist_ok=True)
             if place.exists():
-                if read_move_note(place).state != ARRIVING:
-                    raise NotAllowedError(
-                        f"{place} is there already, and is not what a move has left: look at it, and move it "
-                        "away if it is not needed"
-                    )
-                shutil.rmtree(place)
-            for other in self._root.glob(f"{number}{_STAGED}*"):
-                if other != staged:
-                    shutil.rmtree(other, ignore_errors=True)
+                raise NotAllowedError(
+                    f"{place} is there already, and is not what a move has left: look at it, and move it "
+                    "away if it is not needed"
+                )
             staged.mkdir(0o700, exist_ok=True)
 
     def has(self, number: int, move_id: str, file: str) -> int:
@@ -235,8 +230,8 @@ class MovedFiles:
 
     # --- afterwards -------------------------------------------------------------------------------
 
-    def noted(self) -> list[tuple[int, str, str]]:
-        """Return number, state and move of what moves have here.
+    def noted(self, number: int | None = None) -> list[tuple[int, str, str]]:
+        """Return number, state and move of what moves have here, all or of one partition.
 
         The state of what is not whole is "".
         """
@@ -244,11 +239,13 @@ class MovedFiles:
         with _persistent(self._root):
             names = os.listdir(self._root) if self._root.is_dir() else []
             for name in names:
-                number, is_staged, move_id = name.partition(_STAGED)
-                if is_staged and number.isdigit():
-                    found.append((int(number), "", move_id))
-                elif name.isdigit() and (note := read_move_note(self._root / name)).state:
-                    found.append((int(name), note.state, note.move_id))
+                of, is_staged, move_id = name.partition(_STAGED)
+                if not of.isdigit() or number not in (None, int(of)):
+                    continue
+                if is_staged:
+                    found.append((int(of), "", move_id))
+                elif (note := read_move_note(self._root / name)).state:
+                    found.append((int(of), note.state, note.move_id))
         return sorted(found)
 
     def _delete(self, number: int, state: str, move_id: str) -> bool:

@@ -542,6 +542,15 @@ class StubCluster:
         self._finished(self._find_stores())
         return OTHER_STORE
 
+    def drain_by_ray(self) -> None:
+        """Have Ray drain the second node."""
+        self.actors.drained.add(OTHER_NODE_ID)
+        self._finished(self._look_for_drained())
+
+    async def _look_for_drained(self) -> None:
+        await self._controller._serving()  # noqa: SLF001
+        await self._controller._moves.look()  # noqa: SLF001
+
     async def _find_stores(self) -> None:
         await self._controller._serving()  # noqa: SLF001
         await self._controller._stores.find()  # noqa: SLF001

@@ -30,17 +30,18 @@ async def gather_facts(
     settings: Settings,
     unread_logs: list[str],
     takeover_of: Callable[[str], str],
+    draining_of: Callable[[str], str],
 ) -> HealthFacts:
     """Collect all that `judge` needs.
 
-    `takeover_of` says what is done about a store that is away.
+    `takeover_of` says what is done about a store that is away, `draining_of` why one is not empty yet.
     """
     membership = stores.membership
     assert membership is not None
     known = dict(stores.known)
     handles = {name: handle for name, handle in actors.handles.items() if parse_tracker_name(name) is None}
     of_stores, of_actors = await asyncio.gather(
-        asyncio.gather(*(_store(stores, store, settings) for store in known.values())),
+        asyncio.gather(*(_store(store, settings, draining_of) for store in known.values())),
         asyncio.gather(*(_answer(handle) for handle in handles.values())),
     )
     silent = [name for name, answer in zip(handles, of_actors, strict=True) if answer is None][:LOOKED_UP]
@@ -65,18 +66,18 @@ async def gather_facts(
     )
 
 
-async def _store(stores: Stores, store: dict[str, Any], settings: Settings) -> StoreFacts:
+async def _store(store: dict[str, Any], settings: Settings, draining_of: Callable[[str], str]) -> StoreFacts:
     store_id, host, path = str(store["store_id"]), str(store["host"]), str(store["path"])
-    is_draining = stores.is_draining(store)
+    draining = draining_of(store_id)
     clock = SystemClock()
     asked_ms = clock.now_ms()
     try:
         told = await store["handle"].call("health", within_s=DEADLINE_S)
     except Timeout:
         problem = f"does not answer within {DEADLINE_S:g} s"
-        return StoreFacts(store_id, host, path, problem, is_draining=is_draining)
+        return StoreFacts(store_id, host, path, problem, draining=draining)
     except PulsarException as error:
-        return StoreFacts(store_id, host, path, str(error), is_draining=is_draining)
+        return StoreFacts(store_id, host, path, str(error), draining=draining)
     # The answer was given some time between the call and now.
     ahead_ms = max(told["nowMs"] - clock.now_ms(), 0) + min(told["nowMs"] - asked_ms, 0)
     return StoreFacts(
@@ -84,7 +85,7 @@ async def _store(stores: Stores, store: dict[str, Any], settings: Settings) -> S
         host,
         path,
         disk=judge_disk(told["freeBytes"], told["totalBytes"], settings),
-        is_draining=is_draining,
+        draining=draining,
         clock_ahead_ms=ahead_ms,
         metrics_problem=told["metricsProblem"],
         remote_problem=told["remoteProblem"],

@@ -32,8 +32,14 @@ class Overview:
     """
 
     def __init__(
-        self, stores: Stores, actors: BrokerActors, catalog: Catalog, now_s: Callable[[], float]
+        self,
+        stores: Stores,
+        actors: BrokerActors,
+        catalog: Catalog,
+        now_s: Callable[[], float],
+        moves: Callable[[], int],
     ) -> None:
+        self._moves = moves
         self._stores = stores
         self._actors = actors
         self._catalog = catalog
@@ -75,6 +81,7 @@ class Overview:
             **overview,
             "counts": self.counts(),
             "partitionsAway": self.partitions_away(),
+            "partitionsMoving": self._moves(),
             "stores": [
                 {"storeId": store_id, "host": store["host"], "path": store["path"], **_of_store(answer)}
                 for (store_id, store), answer in zip(stores, answers, strict=True)

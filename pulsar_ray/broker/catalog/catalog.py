@@ -217,6 +217,17 @@ class Catalog:
         rows = self._db.execute("SELECT store_id, since_ms FROM absent_store")
         return dict(rows)
 
+    def drain_store(self, store_id: str, *, is_wanted: bool = True) -> None:
+        """Keep whether a store is to become empty."""
+        if is_wanted:
+            self._db.execute("INSERT OR IGNORE INTO drained_store VALUES (?)", (store_id,))
+        else:
+            self._db.execute("DELETE FROM drained_store WHERE store_id = ?", (store_id,))
+
+    def drained_stores(self) -> set[str]:
+        """Return the ids of the stores that are to become empty."""
+        return {row[0] for row in self._db.execute("SELECT store_id FROM drained_store")}
+
     @property
     def expected_stores(self) -> int:
         """The number of stores that the cluster is to have; 0 if nobody said."""
@@ -261,6 +272,7 @@ class Catalog:
                     )
             self.drop_partition(own)
             self._db.execute("DELETE FROM store WHERE store_id = ?", (store_id,))
+            self.drain_store(store_id, is_wanted=False)
             self.note_presence(store_id)
         return rows
 

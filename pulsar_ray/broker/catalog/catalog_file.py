@@ -34,6 +34,7 @@ CREATE TABLE IF NOT EXISTS generation (
     place INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, first_number INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS store (store_id TEXT PRIMARY KEY, host TEXT NOT NULL, path TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS absent_store (store_id TEXT PRIMARY KEY, since_ms INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS drained_store (store_id TEXT PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS inheritance (
     partition TEXT NOT NULL, subscription TEXT NOT NULL, properties TEXT NOT NULL,
     PRIMARY KEY (partition, subscription));

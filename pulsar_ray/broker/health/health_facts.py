@@ -27,7 +27,8 @@ class StoreFacts:
     path: str
     problem: str = ""
     disk: DiskState = OK
-    is_draining: bool = False
+    draining: str = ""
+    """Why it is not empty yet, although its node is to go."""
     clock_ahead_ms: int = 0
     """By how much its clock differs from the controller's, beyond what the call took."""
     metrics_problem: str = ""
@@ -159,9 +160,10 @@ def _of_store(store: StoreFacts) -> Iterator[Finding]:
         yield Finding(WARNING, "store", store.store_id, store.host, reason, remedy)
     if store.remote_remark:
         yield Finding(WARNING, "store", store.store_id, store.host, store.remote_remark)
-    if store.is_draining:
-        reason = "Ray drains its node: nothing that sleeps there can start"
-        yield Finding(WARNING, "node", store.store_id, store.host, reason, "start that node again")
+    if store.draining:
+        reason = f"its node is drained: {store.draining}"
+        remedy = "wait until they have left, before the node goes; `pulsar-ray nodes moves` shows them"
+        yield Finding(WARNING, "node", store.store_id, store.host, reason, remedy)
 
 
 def _of_actor(actor: ActorFacts) -> Iterator[Finding]:

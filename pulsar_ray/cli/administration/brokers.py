@@ -10,9 +10,11 @@ import click
 from rich.table import Table
 
 from pulsar_ray.admin.brokers import BrokerNode
+from pulsar_ray.cli.administration.moving import moving, tell_ends
 from pulsar_ray.cli.console import cell, out, say, size, write_line
 from pulsar_ray.cli.groups import BrokerCommands
-from pulsar_ray.cli.target import Target, pass_target
+from pulsar_ray.cli.target import Target
+from pulsar_ray.cli.watching.progress import Unit, progress
 from pulsar_ray.errors import NotAllowedError
 
 
@@ -55,15 +57,76 @@ def healthcheck(target: Target) -> None:
         raise click.exceptions.Exit(1)
 
 
-@click.command()
+@click.group(cls=BrokerCommands, invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="A list of nodes, with times in ms since 1970.")
-@pass_target
-def nodes(target: Target, as_json: bool) -> None:
+@click.pass_context
+def nodes(context: click.Context, as_json: bool) -> None:
     """List every node that was ever in, with its store, its partitions and its disk.
 
-    A store is serving, draining (Ray will take its node away), silent (it does not answer), away (it is on no
-    running node) or lost (its node is there, and its directory has no store); a node may be without store.
+    A store is serving, draining (everything moves away, since Ray or somebody drains its node), drained
+    (nothing
+    is left, and the node may go), silent (it does not answer), away (it is on no running node) or lost (its
+    node is there, and its directory has no store); a node may be without store.
     """
+    if context.invoked_subcommand is None:
+        _show_nodes(context.ensure_object(Target), as_json)
+
+
+@nodes.of("node")
+@click.option("--no-wait", is_flag=True, help="Return at once; the broker goes on.")
+def drain(target: Target, node: str, no_wait: bool) -> None:
+    """Move everything away from NODE, which may go then.
+
+    NODE is a host, or how the id of a store or of a node begins. Nothing new is placed there from now on,
+    until
+    `nodes undrain`. The broker goes on if this command is stopped, and tries again what failed.
+    """
+    with target.admin() as admin:
+        total = sum(each.partitions for each in admin.brokers.nodes() if node in (each.host, each.store_id))
+        with progress(f"draining {node}", total or None, Unit.ITEMS) as line:
+            admin.brokers.drain(node, wait=not no_wait, shown=lambda left: line.reached(max(0, total - left)))
+    write_line(f"{node} is being drained" if no_wait else f"{node} is drained: nothing lies there any more")
+
+
+@nodes.of("node")
+def undrain(target: Target, node: str) -> None:
+    """Let NODE take partitions again."""
+    with target.asked() as admin:
+        admin.brokers.undrain(node)
+    write_line(f"{node} takes partitions")
+
+
+@nodes.of()
+def balance(target: Target) -> None:
+    """Move partitions until all nodes have about as many, for instance to a new one."""
+    with target.admin() as admin, moving("balancing") as shown:
+        ended, found = admin.brokers.balance(shown=shown), admin.brokers.nodes()
+    tell_ends(ended, found)
+    if not ended:
+        write_line("all nodes have about as many partitions")
+
+
+@nodes.of()
+@click.option("--json", "as_json", is_flag=True, help="A list of moves.")
+def moves(target: Target, as_json: bool) -> None:
+    """Show the moves of partitions that are under way, and the last ones."""
+    with target.asked() as admin:
+        found, hosts = admin.brokers.moves(), {each.store_id: each.host for each in admin.brokers.nodes()}
+    if as_json:
+        click.echo(json.dumps([dataclasses.asdict(each) for each in found], indent=2))
+        return
+    table = Table("partition", "from", "to", "state", "of", "left")
+    for each in found:
+        places = (cell(hosts.get(place, place)) for place in (each.source, each.target))
+        sizes = ("" if each.is_over else size(each.rest_bytes),)
+        table.add_row(cell(each.partition), *places, cell(each.state), size(each.total_bytes), *sizes)
+    out().print(table)
+    for each in found:
+        if each.reason:
+            say(f"{each.partition}: {each.reason}")
+
+
+def _show_nodes(target: Target, as_json: bool) -> None:
     with target.asked() as admin:
         found = admin.brokers.nodes()
     if as_json:

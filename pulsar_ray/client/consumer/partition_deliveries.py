@@ -123,6 +123,8 @@ class PartitionDeliveries:
         self._awaits_reset = False
         self.redeliveries = 0
         """How often all that is held was dropped, to come again."""
+        self._directory = ""
+        """Of the partition, at the last attachment."""
         self._is_active: bool | None = None
         # The segment that was delivered from last, and its path.
         self._segment = (-1, -1)
@@ -144,8 +146,41 @@ class PartitionDeliveries:
         self.skipped.begin(start.skip, self.generation)
 
     def look_at_files(self, attached: AttachReply) -> None:
-        """Find out whether the segments of this attachment's partition can be read here."""
-        self.reads_files = block_decoder.can_read(attached.reach)
+        """Find out whether the segments of this attachment's partition can be read here.
+
+        If it has moved to another node since, the queue is read while the former one has its files yet.
+        """
+        could_read, self.reads_files = self.reads_files, block_decoder.can_read(attached.reach)
+        former, self._directory = self._directory, attached.directory
+        if could_read and former and (former != attached.directory or not self.reads_files):
+            self._load_queue()
+
+    def _load_queue(self) -> None:
+        """Read what waits in files into memory.
+
+        It is no more than a consumer of another node is sent. A durable subscription gets again what is
+        there no more.
+        """
+        with self._lock:
+            waiting = self._target.queue.unread_of(self)
+        try:
+            loaded = {id(delivery): self._loaded(delivery) for delivery in waiting}
+        except PulsarException:
+            if self.start is None:
+                with self._lock:
+                    self.give_up_queue()
+            return
+        with self._lock:
+            self._target.queue.replace(loaded)
+
+    def _loaded(self, delivery: QueuedDelivery) -> QueuedDelivery:
+        read = self._target.files.stored_bytes
+        chunks = [
+            chunk._replace(data=memoryview(read(chunk.path, chunk.offset, chunk.length)))
+            for chunk in delivery.chunks
+        ]
+        data = memoryview(read(delivery.path, delivery.offset, delivery.length))
+        return delivery._replace(data=data, chunks=chunks or ())
 
     def number_anew(self) -> None:
         """Forget the numbers of all dispatchers so far. Called with the lock held."""

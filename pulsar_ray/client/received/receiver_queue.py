@@ -6,7 +6,7 @@ import operator
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from copy import copy
@@ -301,6 +301,16 @@ class ReceiverQueue:
         self._timed = None
         if rest and self._block is not None and self.source is not None:
             self.put_back(BlockRows(self._block, rest), self.source)
+
+    def unread_of(self, source: DeliverySource) -> list[QueuedDelivery]:
+        """Return the deliveries of a source that have still to be read from files."""
+        return [
+            each for each in self.deliveries if each.source is source and each.data is None and each.length
+        ]
+
+    def replace(self, others: Mapping[int, QueuedDelivery]) -> None:
+        """Put others in place of deliveries that still wait, by what `id` says of these."""
+        self.deliveries = deque(others.get(id(delivery), delivery) for delivery in self.deliveries)
 
     def take_all(self, source: DeliverySource) -> list[PlacedRows]:
         """Remove and return all rows of a source; they count as consumed."""

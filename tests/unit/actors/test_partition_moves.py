@@ -220,6 +220,7 @@ class World:
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(partition_moves, "AGAIN_S", 0.0)
+    monkeypatch.setattr(partition_moves, "KEEP_SOURCE_S", 0.0)
     made = World(tmp_path)
     made.publish()
     yield made
@@ -260,6 +261,7 @@ def test_it_moves_with_all_it_has(world: World) -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_fault_at_every_call(tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_moves, "AGAIN_S", 0.0)
+    monkeypatch.setattr(partition_moves, "KEEP_SOURCE_S", 0.0)
     (tmp_path / "all").mkdir()
     calls = calls_of_a_move(tmp_path / "all")
     assert {"move_begin", "move_pull", "move_fence", "move_install", "move_clear"} <= set(calls)

@@ -275,7 +275,7 @@ def test_stores_on_nodes_that_ray_drains_take_no_new_partitions(nodes: Nodes, me
     assert stores.for_new_partitions() == ["store-1"]
     assert stores.is_draining(stores.known["store-2"])
     nodes.drained = {"head", "worker"}
-    with pytest.raises(ServiceUnitNotReady, match="drains every node"):
+    with pytest.raises(ServiceUnitNotReady, match="is drained, by Ray"):
         stores.for_new_partitions()
 
 

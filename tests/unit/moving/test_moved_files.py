@@ -157,6 +157,9 @@ def test_nothing_is_installed_that_is_not_whole(source: Path, target: Path) -> N
 def test_installing_may_be_repeated_and_comes_too_late_for_another_move(source: Path, target: Path) -> None:
     final = moved(source, target)
     files(target).install(NUMBER, MOVE, final)
+    with pytest.raises(NotAllowedError, match="is there already"):
+        files(target).begin(NUMBER, "m2")
+    files(target).discard(NUMBER, MOVE)
     files(target).begin(NUMBER, "m2")
     with pytest.raises(NotAllowedError, match="broken off"):
         files(target).install(NUMBER, MOVE, final)

@@ -109,6 +109,8 @@ def _broker_line(state: TopState, figures: Figures, width: int) -> Text:
     line.append(f"  {one_line(stores[0]['path'])}" if len(stores) == 1 else f"  {len(stores)} stores")
     if away:
         line.append(f"  {away} partitions away", style="bold red")
+    if moving := overview.get("partitionsMoving", 0):
+        line.append(f"  {moving} partitions moving", style="yellow")
     if restarts := overview.get("restarts", 0):
         line.append(f"  {restarts:,.0f} restarts", style="yellow")
     return line

@@ -95,7 +95,9 @@ def test_unknown_directories_and_logs_that_cannot_be_read() -> None:
 
 
 def test_a_draining_node_is_a_warning() -> None:
-    (finding,) = judge(HealthFacts([StoreFacts("s1", "head", "/data", is_draining=True)])).findings
+    (finding,) = judge(
+        HealthFacts([StoreFacts("s1", "head", "/data", draining="3 partitions have still to leave")])
+    ).findings
     assert (finding.severity, finding.kind, finding.host) == ("warning", "node", "head")
 
 

@@ -1,0 +1,85 @@
+"""Partitions that move between nodes of a real Ray while programs publish and consume."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.nodes.ray_nodes import RayNodes
+
+_FILL = """
+import sys, pulsar_ray
+with pulsar_ray.Client() as client:
+    client.subscribe("moved", "audit").close()
+    producer = client.create_producer("moved")
+    for _ in range(int(sys.argv[1])):
+        producer.send_many([bytes(1000)] * 1000)
+answer(True)
+"""
+_MOVE_UNDER_LOAD = """
+import json, sys, threading, time, pulsar_ray
+stop, sent, pauses, got = threading.Event(), [], [0.0], []
+with pulsar_ray.Client() as client, pulsar_ray.Admin() as admin:
+    producer = client.create_producer("moved", batching_enabled=False)
+    consumer = client.subscribe("moved", "live", initial_position=pulsar_ray.InitialPosition.Latest)
+
+    def send():
+        while not stop.is_set():
+            began = time.monotonic()
+            value = b"live %d" % len(sent)
+            producer.send(value)
+            pauses.append(time.monotonic() - began)
+            sent.append(value)
+
+    def receive():
+        while not stop.is_set() or len(got) < len(sent):
+            try:
+                message = consumer.receive(500)
+            except pulsar_ray.Timeout:
+                continue
+            got.append(message.data())
+            consumer.acknowledge(message)
+
+    threads = [threading.Thread(target=work) for work in (send, receive)]
+    for thread in threads:
+        thread.start()
+    moved = []
+    for host in sys.argv[1:]:
+        moved += [each.state + each.reason for each in admin.topics.move("moved", host)]
+    stop.set()
+    for thread in threads:
+        thread.join(60)
+    answer([moved, got == sent, len(sent), max(pauses)])
+"""
+_HOSTS = """
+import pulsar_ray
+with pulsar_ray.Admin() as admin:
+    answer([node.host for node in admin.brokers.nodes()])
+"""
+_COUNT = """
+import pulsar_ray
+with pulsar_ray.Client() as client:
+    audit = client.subscribe("moved", "audit")
+    count = 0
+    while audit.has_message_available():
+        table = audit.receive_arrow(max_messages=10_000, timeout_millis=30_000)
+        audit.acknowledge_arrow(table)
+        count += table.num_rows
+    answer(count)
+"""
+_BLOCKS = 20
+
+
+@pytest.mark.timeout(400)
+def test_a_partition_moves_there_and_back_under_load(ray_nodes: RayNodes) -> None:
+    worker = ray_nodes.add_worker()
+    ray_nodes.admin("topics.create_topic", "moved")
+    assert ray_nodes.head.ask(_FILL, str(_BLOCKS))
+    hosts = ray_nodes.head.ask(_HOSTS)
+    assert len(hosts) == 2
+    places = [*hosts, *hosts]
+    states, is_whole, sent, pause_s = ray_nodes.head.ask(_MOVE_UNDER_LOAD, *places)
+    print(f"{sent} messages, the longest pause of the publisher {pause_s:.2f} s")
+    assert set(states) == {"moved"}
+    assert len(states) >= len(places) - 1
+    assert is_whole
+    assert worker.ask(_COUNT) == _BLOCKS * 1000 + sent
