@@ -56,6 +56,8 @@ class Gateway:
         self._connections = Connections()
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None
+        self._page = PageRoutes(self._calls, client, self._doors, self._advertised_url, self._links)
+        self._remembering: asyncio.Task[None] | None = None
         self.url = ""
 
     async def listen(self, host: str, port: int) -> None:
@@ -77,6 +79,7 @@ class Gateway:
         self._listener = await loop.create_server(
             self._connections, host, port, backlog=CONNECTIONS, ssl=context
         )
+        self._remembering = loop.create_task(self._page.remember())
         bound = self._listener.sockets[0].getsockname()
         name = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
         self.url = f"{'http' if self._tls is None else 'https'}://{name}:{bound[1]}"
@@ -87,6 +90,8 @@ class Gateway:
 
     async def close(self) -> None:
         """Take no more requests, and end those under way, for ten seconds at most."""
+        if self._remembering is not None:
+            self._remembering.cancel()
         if self._listener is not None:
             self._listener.close()
             self._connections.server = None
@@ -98,11 +103,10 @@ class Gateway:
             await self._client.close()
 
     def _application(self) -> web.Application:
-        page = PageRoutes(self._calls, self._client, self._doors, self._advertised_url, self._links)
         application = web.Application(
             middlewares=[
                 self._connections.timed(),
-                page.visitors.as_pages(),
+                self._page.visitors.as_pages(),
                 typed_errors,
                 own_pages_only(self._advertised),
                 self._doors.middleware(),
@@ -121,7 +125,7 @@ class Gateway:
             BrokerRoutes(self._calls, self._outer_url),
             ProduceRoutes(self._calls, self._client),
             self._sockets,
-            page,
+            self._page,
         ):
             each.add_to(routes)
 

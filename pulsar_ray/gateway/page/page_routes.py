@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from aiohttp import web
 
 from pulsar_ray.asyncio.client import Client
 from pulsar_ray.broker.figures.overview import SORTS
-from pulsar_ray.errors import AuthorizationError, InvalidTopicName, TopicNotFound
+from pulsar_ray.errors import AuthorizationError, InvalidTopicName, PulsarException, TopicNotFound
 from pulsar_ray.gateway.calls import TOPIC, Calls, partitions_of, stats_of, topic_of
 from pulsar_ray.gateway.doors import UI, Doors, GuardedRoutes, caller_role
 from pulsar_ray.gateway.page.actions import OF_SUBSCRIPTIONS, OF_TOPICS, Actions
+from pulsar_ray.gateway.page.history import TOPICS, History, pause_s
 from pulsar_ray.gateway.page.messages import MessagePages
 from pulsar_ray.gateway.page.rendering import Rendering
 from pulsar_ray.gateway.page.visitors import Visitors
@@ -54,6 +57,7 @@ class PageRoutes:
         self.visitors = Visitors(doors, self._rendering, is_outside_tls=outer_url.startswith("https:"))
         self._messages = MessagePages(calls, client, self._show)
         self._actions = Actions(calls, self.visitors, self._show)
+        self._history = History()
 
     def add_to(self, routes: GuardedRoutes) -> None:
         """Add the routes."""
@@ -69,6 +73,7 @@ class PageRoutes:
             ("GET", f"{UI}/static/{{name}}", Right.KNOWN, self.file),
             ("GET", one, Right.LOOK, self.topic),
             ("GET", f"{one}/figures", Right.LOOK, self.figures),
+            ("GET", f"{one}/history", Right.LOOK, self.history),
             ("GET", f"{one}/live", Right.LOOK, self.live),
             ("GET", f"{one}/settings", Right.LOOK, self.settings),
             ("GET", f"{one}/messages", Right.CONSUME, self._messages.show),
@@ -184,6 +189,20 @@ class PageRoutes:
         return web.json_response(
             {"in": row["msgRateIn"], "out": row["msgRateOut"], "backlog": row["msgBacklog"]}
         )
+
+    async def history(self, request: web.Request) -> web.Response:
+        """Return the figures of the last minutes, as far as they were looked at."""
+        return web.json_response(self._history.of(topic_of(request), time.time()))
+
+    async def remember(self) -> None:
+        """Look at the figures of the busiest topics for ever, for the plots."""
+        while True:
+            began = time.monotonic()
+            # The broker is away, or the gateway too busy: the next look may tell more.
+            with suppress(PulsarException, Refusal):
+                overview = await self._call(self._admin.overview, sort="in", limit=TOPICS)
+                self._history.note(time.time(), overview["topics"])
+            await asyncio.sleep(pause_s(time.monotonic() - began))
 
     async def _row(self, topic: str) -> dict[str, Any]:
         return await self._figures(topic) or _row_of(*await stats_of(self._call, topic))

@@ -94,6 +94,9 @@ def test_a_topic_has_its_subscriptions_figures_settings_and_reasons(call: Http, 
     assert "Delete the topic" in text
     assert f"{topic} on here" in re.sub(r"\s+", " ", text)
     wait_until(lambda: call.ok("GET", page_of(topic, "/figures"))["backlog"] == 4, what="the backlog")
+    wait_until(
+        lambda: 4 in call.ok("GET", page_of(topic, "/history"))["backlog"], what="a look at all topics"
+    )
     assert "retention" in shown(call, page_of(topic, "/settings"))
     assert "sleeps" in shown(call, page_of(topic, "/subscription/s/why")) or "consumer" in shown(
         call, page_of(topic, "/subscription/s/why")

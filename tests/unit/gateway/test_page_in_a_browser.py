@@ -37,6 +37,10 @@ return [...document.querySelectorAll("input:not([type=hidden]), select, button, 
 }).map((each) => each.outerHTML);
 """
 _NAMES = "return [...document.querySelectorAll('#topics tbody th')].map((each) => each.innerText.trim())"
+_PLOTTED = """
+const topic = document.querySelector("[data-figures]").dataset.topic;
+return JSON.parse(sessionStorage.getItem("plots of " + topic) || "[[]]")[0];
+"""
 _POOR_CONTRAST = """
 const parsed = (text) => (text.match(/[0-9.]+/g) || []).map(Number);
 const light = ([r, g, b]) => [r, g, b].map((c) => c / 255)
@@ -141,6 +145,11 @@ def test_a_topic_renews_itself_and_is_plotted(
     browser.get(page_of(call, topic))
     assert "billing" in text(browser)
     wait_until(lambda: len(browser.find_elements(By.CSS_SELECTOR, "[data-plot] canvas")) == 2)
+    remembered = page_of(call, topic, "/history").removeprefix(call.url)
+    wait_until(lambda: 20 in call.ok("GET", remembered)["backlog"], what="a look at all topics")
+    browser.execute_script("sessionStorage.clear()")
+    browser.get(page_of(call, topic))
+    wait_until(lambda: len(browser.execute_script(_PLOTTED)) > 1, what="points from before this tab")
     wait_until(lambda: "Backlog\n20" in live(browser))
     with client.create_producer(topic) as producer:
         for _ in range(5):

@@ -1,5 +1,5 @@
 "use strict";
-// "/" searches; the plots of a topic have what was seen since this tab first looked at it.
+// "/" searches; the plots of a topic have what the gateway remembers, and what this tab has seen.
 
 document.addEventListener("keydown", (event) => {
   const isTyping = ["INPUT", "SELECT", "TEXTAREA"].includes(document.activeElement.tagName);
@@ -51,5 +51,14 @@ if (plotted) {
     } catch (_) { /* the gateway is away: the next look may find it */ }
     setTimeout(look, document.hidden ? 5 * EVERY_MS : EVERY_MS);
   };
-  look();
+  const begin = async () => {
+    try {
+      const answer = await fetch(plotted.dataset.history);
+      const known = await answer.json();
+      const earlier = known.at.filter((at) => !points[0].length || at < points[0][0]).length;
+      points = [known.at, known.in, known.out, known.backlog].map((column, index) => [...column.slice(0, earlier), ...points[index]]);
+    } catch (_) { /* the plots begin with this tab */ }
+    look();
+  };
+  begin();
 }
