@@ -197,6 +197,24 @@ class Settings:
         "async", "receipts wait for remote_url: never, up to a lag, or always", choices=REMOTE_DURABILITY
     )
     remote_lag_seconds: int = setting(30, "of what async receipts may confirm ahead of remote_url", minimum=1)
+    managed_ledger_offload_threshold_in_bytes: int = setting(
+        -1, "leave a topic's oldest segments to remote_url beyond so much on the disk; -1: never", minimum=-1
+    )
+    managed_ledger_offload_threshold_in_seconds: int = setting(
+        -1, "leave segments to remote_url whose ledger was closed so long ago; -1: never", minimum=-1
+    )
+    managed_ledger_offload_deletion_lag_ms: int = setting(
+        0, "keep segments on the disk for so long after their ledger was closed", minimum=0
+    )
+    offload_disk_percent: int = setting(
+        0,
+        "leave the oldest segments to remote_url while the disk is so full; 0: never",
+        minimum=0,
+        maximum=100,
+    )
+    offload_cache_bytes: int = setting(
+        GIB, "of a node's disk, for what is read of segments that are only at remote_url", minimum=64 * MIB
+    )
     node_loss_seconds: int = setting(
         60, "others take over what a store shipped that is away for so long; 0: never by itself", minimum=0
     )

@@ -96,7 +96,16 @@ class StoreActor(MovingStore):
                 await asyncio.sleep(JOIN_POLL_S)
                 continue
             try:
-                self._journal = await asyncio.to_thread(StoreJournal, self._path, store_id, url, cluster_id)
+                least_free = self._settings.low_water_mark_bytes(shutil.disk_usage(self._path).total)
+                self._journal = await asyncio.to_thread(
+                    StoreJournal,
+                    self._path,
+                    store_id,
+                    url,
+                    cluster_id,
+                    self._settings.offload_cache_bytes,
+                    least_free,
+                )
             except (PulsarException, OSError) as error:
                 if str(error) != self._journal_problem:
                     self._journal_problem = str(error)

@@ -15,6 +15,7 @@ from pulsar_ray.broker.subscription.dispatcher_server import DispatcherServer
 from pulsar_ray.broker.subscription.dispatcher_start import new_dispatcher, start_dispatcher
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException
+from pulsar_ray.ledger.offloaded import READING
 from pulsar_ray.model.policies import NO_POLICIES, PolicyUpdate
 from pulsar_ray.transport.actor_names import dispatcher_name, partition_name
 from pulsar_ray.transport.cluster import SubscriptionRequest
@@ -22,6 +23,8 @@ from pulsar_ray.transport.ray_cluster import RayCluster
 from pulsar_ray.transport.this_ray import was_restarted
 
 logger = logging.getLogger(__name__)
+
+REMOTE_WAIT_S = 2.0
 
 
 class SubscriptionDispatcher(LaneActor):
@@ -40,6 +43,8 @@ class SubscriptionDispatcher(LaneActor):
             topic=request.topic,
             subscription=request.subscription if request.durable else "",
         )
+        # Its one thread for files serves all of its consumers, and comes back to what is not here yet.
+        READING.wait_s = REMOTE_WAIT_S
         name = dispatcher_name(request.topic, request.subscription, request.durable)
         super().__init__(name, f"{request.topic} -> {what}")
         self._in_force = PoliciesInForce(settings, policies, is_stale=was_restarted())

@@ -67,6 +67,33 @@ class EndingCalls:
             for route in self._calls.serving_routes(topic)
         }
 
+    def offload(self, topic: str, message_id: MessageId | None) -> None:
+        """Begin to leave closed segments of all partitions to the object store; see `each_of`."""
+        _persistent(topic)
+        request_id = uuid.uuid4().hex
+        before = [-1, -1]
+        routes = self._calls.serving_routes(topic)
+        if message_id is not None:
+            before = [message_id.ledger_id(), message_id.entry_id()]
+            if len(routes) > 1:
+                raise NotAllowedError(
+                    f"{topic} has {len(routes)} partitions: give the id without one, or name a partition"
+                )
+
+        def offload(partition: str) -> None:
+            for route in self._calls.serving_routes(partition):
+                self._calls.ask_partition(route, "offload", request_id=request_id, before=before)
+
+        each_of((route.topic for route in routes), offload)
+
+    def offload_status(self, topic: str) -> dict[str, dict[str, Any]]:
+        """How the last offload of each partition stands."""
+        _persistent(topic)
+        return {
+            route.topic: self._calls.ask_partition(route, "offload_status")
+            for route in self._calls.serving_routes(topic)
+        }
+
     def clear_backlog(self, topics: Iterable[str], subscription: str) -> None:
         """Clear the backlogs of topics; see `each_of`."""
         each_of(topics, lambda topic: self._clear(topic, subscription))

@@ -39,8 +39,8 @@ _QUOTA = (
     "oldestBacklogMessageAgeSeconds", "oldestBacklogMessageSubscriptionName",
     "slowestSubscriptionBacklogSize",
 )  # fmt: skip
-_COMPACTED = {"compaction"}
-"""Non-persistent topics do not have it."""
+_STORED = {"compaction", "offloadedStorageSize"}
+"""Non-persistent topics do not have them."""
 _DROPS = ("msgDropRate", "msgDropCounter")
 """Only non-persistent topics have them."""
 
@@ -76,7 +76,7 @@ def partition_stats(
         *_PUBLISHING, *_QUOTA,
     )  # fmt: skip
     return {
-        **{field: partition[field] for field in (*copied, *(_COMPACTED & partition.keys()))},
+        **{field: partition[field] for field in (*copied, *sorted(_STORED & partition.keys()))},
         **sums,
         "backlogSize": max(kept, default=0),
         **_drops(subscriptions.values()),
@@ -186,6 +186,7 @@ def sum_of_partitions(partitions: Sequence[Mapping[str, Any]]) -> dict[str, Any]
         "subscriptions": subscriptions,
         **_publishing([partition for partition in partitions if "refused" not in partition]),
         "metadata": {"partitions": len(partitions)},
+        "offloadedStorageSize": sum(partition.get("offloadedStorageSize", 0) for partition in partitions),
         **_compaction(partitions),
         **_refused(partitions),
     }

@@ -153,6 +153,35 @@ class Topics:
             "partitions": found,
         }
 
+    def offload(self, topic: str, message_id: MessageId | None = None) -> None:
+        """Begin to leave closed segments to the object store, which frees the disk.
+
+        All that end before a message, or all; `offload_status` says how it goes. They are read from there,
+        through a cache of the node. Raises NotAllowedError for a topic that is not in an object store, while
+        another offload is under way, and for non-persistent and system topics.
+        """
+        self._ending.offload(topic, message_id)
+
+    def offload_status(self, topic: str) -> dict[str, Any]:
+        """How the last offload of a topic stands, since its partitions started.
+
+        `status` is NOT_RUN, RUNNING, SUCCESS or ERROR, `last_error` the reason of the latter;
+        `offloaded_segments` and `offloaded_bytes` are only in the object store, `local_bytes` are here,
+        from `first_unoffloaded` on. Of a partitioned topic the sums and the worst of its partitions, each of
+        which is listed under `partitions`.
+        """
+        found = self._ending.offload_status(topic)
+        if list(found) == [TopicName.parse(topic).full]:
+            return next(iter(found.values()))
+        worst = min(found.values(), key=lambda each: _BY_URGENCY.index(each["status"]))
+        summed = ("offloaded_segments", "offloaded_bytes", "local_bytes")
+        return {
+            "status": worst["status"],
+            "last_error": worst["last_error"],
+            **{name: sum(each[name] for each in found.values()) for name in summed},
+            "partitions": found,
+        }
+
     def unload(self, topic: str) -> None:
         """Have the processes that serve a topic start anew from the disk, those that run.
 

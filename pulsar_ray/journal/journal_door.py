@@ -160,8 +160,14 @@ class JournalDoor:
             case ["tell", int(turn), bool(is_awaited), dict(ends), list(gone)]:
                 self._told(teller, turn, is_awaited, ends, gone)
             case ["forget"]:
+                if self._files.has_offloaded(teller.partition):
+                    raise ProtocolError(
+                        f"partition {teller.partition} may not leave the journal: some of it is only there"
+                    )
                 self._life.forget(teller.partition)
                 self._files.leave_out(teller.partition)
+            case ["offload" | "fetch back" as what, int(number), list(names)]:
+                self._runner.begin(self._change_places(teller, what, number, names))
             case _:
                 raise ProtocolError(f"{packet[0]!r}")
 
@@ -180,6 +186,17 @@ class JournalDoor:
             life_turn = max(life_turn, self._life.shipping.turn)
         teller.turns.append((life_turn, turn))
         self._waiting.add(teller)
+
+    async def _change_places(self, teller: _Teller, what: str, number: int, names: list[str]) -> None:
+        """Leave segments to the object store, or bring them back; then say which."""
+        life, done, problem = self._life, list[str](), ""
+        task = life.offload if what == "offload" else life.fetch_back
+        try:
+            done = await self._runner.run(task(teller.partition, names))
+        except (PulsarException, OSError) as error:
+            problem = error.text if isinstance(error, PulsarException) else str(error)
+        if teller.connection.fileno() >= 0:
+            self._send(teller, ["moved", number, done, problem])
 
     def _take_log_first(self, partition: str) -> None:
         log = self._logs.get(partition)

@@ -15,6 +15,7 @@ from pulsar_ray.journal.catalog import first_ledger, first_term
 from pulsar_ray.journal.objects import ledger_of
 from pulsar_ray.ledger.directory_owner import create_epoch_file
 from pulsar_ray.ledger.disk import SYSTEM_DISK, write_whole
+from pulsar_ray.ledger.offloaded import Offloaded, Piece, note_of, offloaded_names, read_note, write_note
 from pulsar_ray.ledger.reader import SegmentGone
 from pulsar_ray.ledger.record_log import drop_unfinished, newest_log
 from pulsar_ray.ledger.recovery import sound_end
@@ -29,6 +30,7 @@ TERM_FILE = "term"
 FORMER_TERM_FILE = "former-term"
 LIFE_FILE = "journal.json"
 _STAGED = ".staged"
+_COMING_BACK = ".back"
 _SPARE_LEDGERS = 1000
 """More than an owner begins before anything of it is shipped."""
 
@@ -125,6 +127,21 @@ def listed_files(directory: Path) -> dict[str, int]:
     if manifest is not None:
         found[manifest.name] = manifest.stat().st_size
     return found
+
+
+def closed_segments(directory: Path) -> dict[str, int]:
+    """Return the lengths of closed segments, as the newest manifest lists them.
+
+    Raises what is wrong with the manifest.
+    """
+    content = read_manifest(directory)
+    ledgers = [] if content is None else content.manifest.ledgers.values()
+    return {
+        segment.path.name: segment.end_offset
+        for ledger in ledgers
+        for segment in ledger.segments
+        if not (ledger.is_open and segment is ledger.segments[-1])
+    }
 
 
 def _end_of_frames(segment: SegmentInfo) -> int:
@@ -262,6 +279,7 @@ class StoreFiles:
             if any(path.is_file() for path in folder.iterdir()):
                 create_epoch_file(folder, folder / "epoch", SYSTEM_DISK)
         files = [path.relative_to(staged).as_posix() for path in staged.rglob("*") if path.is_file()]
+        files += offloaded_names(staged)
         first = max(first_ledger(term), last_counter(files) + _SPARE_LEDGERS)
         write_term(staged, Term(term, first_ledger=first))
         for path in staged.rglob("*"):
@@ -283,10 +301,64 @@ class StoreFiles:
     def unlink_files(self, partition: str, files: tuple[str, ...]) -> None:
         for file in files:
             with contextlib.suppress(OSError):
+                for other in (note_of(self.path(partition) / file).name, file + _COMING_BACK):
+                    (self.path(partition) / other).unlink(missing_ok=True)
                 (self.path(partition) / file).unlink(missing_ok=True)
+
+    def offloaded(self, partition: str, file: str) -> list[tuple[int, int, int]] | None:
+        path = self.path(partition) / file
+        found = None if path.exists() else read_note(path)
+        return None if found is None else [(p.start, p.end, p.checksum) for p in found.pieces]
+
+    def offload(self, partition: str, file: str, pieces: list[tuple[int, int, int]]) -> bool:
+        path = self.path(partition) / file
+        found = _note(pieces)
+        if not found.is_whole or not path.exists() or self.closed(partition).get(file) != found.length:
+            return False
+        write_note(path, found)
+        path.unlink()
+        return True
+
+    def closed(self, partition: str, is_staged: bool = False) -> dict[str, int]:
+        with contextlib.suppress(PulsarException, OSError):
+            return closed_segments(self._staged(partition) if is_staged else self.path(partition))
+        return {}
+
+    def stage_note(self, partition: str, file: str, pieces: list[tuple[int, int, int]]) -> None:
+        path = self._staged(partition) / file
+        path.parent.mkdir(0o700, parents=True, exist_ok=True)
+        write_note(path, _note(pieces))
+
+    def fetch_back(self, partition: str, file: str, start: int, data: bytes) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | (0 if start else os.O_TRUNC)
+        fd = SYSTEM_DISK.open(self.path(partition) / f"{file}{_COMING_BACK}", flags)
+        try:
+            view, at = memoryview(data), start
+            while view:
+                count = SYSTEM_DISK.pwrite(fd, view, at)
+                view, at = view[count:], at + count
+            SYSTEM_DISK.fdatasync(fd)
+        finally:
+            SYSTEM_DISK.close(fd)
+
+    def end_fetching(self, partition: str, file: str) -> None:
+        path = self.path(partition) / file
+        SYSTEM_DISK.rename(path.with_name(file + _COMING_BACK), path)
+        SYSTEM_DISK.fsync_dir(path.parent)
+        note_of(path).unlink(missing_ok=True)
+
+    def has_offloaded(self, partition: str) -> bool:
+        """Return whether some of a partition is only in the object store."""
+        return any(
+            not (self.path(partition) / name).exists() for name in offloaded_names(self.path(partition))
+        )
 
     def _staged(self, partition: str) -> Path:
         return self._root / f"{partition}{_STAGED}"
+
+
+def _note(pieces: list[tuple[int, int, int]]) -> Offloaded:
+    return Offloaded(pieces[-1][1] if pieces else 0, tuple(Piece(*piece) for piece in pieces))
 
 
 def last_counter(files: Iterable[str]) -> int:

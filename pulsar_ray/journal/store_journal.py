@@ -24,8 +24,10 @@ from pulsar_ray.journal.journal_door import JournalDoor
 from pulsar_ray.journal.life_runner import LifeRunner
 from pulsar_ray.journal.object_store import ObjectStore, prove
 from pulsar_ray.journal.objects import CLUSTER, CatalogEntry, Place, pack_cluster, unpack_cluster
+from pulsar_ray.journal.piece_cache import PieceCache
 from pulsar_ray.journal.reading import stores_in_bucket, walk
 from pulsar_ray.journal.requests import Get, Task, ask
+from pulsar_ray.journal.segment_door import SegmentDoor
 from pulsar_ray.journal.store_files import StoreFiles, raise_life
 from pulsar_ray.journal.store_life import Deposed, Serve, StoreLife, seal
 
@@ -33,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 ADOPTED_AT_ONCE = 8
 BUSY_S = 0.05
+CACHE_BYTES = 1024 * 1024 * 1024
 AWAY_S = 3.0
 """Requests may fail for so long, one after the other, before anybody is told."""
 T = TypeVar("T")
@@ -141,8 +144,17 @@ class StoreJournal:
     RemoteStoreUnavailable if it does not answer.
     """
 
-    def __init__(self, data_dir: Path, store_id: str, url: str, cluster_id: str = "") -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        store_id: str,
+        url: str,
+        cluster_id: str = "",
+        cache_bytes: int = CACHE_BYTES,
+        least_free_bytes: int = 0,
+    ) -> None:
         self.url = url
+        self._cache = PieceCache(data_dir, cache_bytes, least_free_bytes)
         self._data_dir = data_dir
         self._store = CountingStore(open_object_store(url))
         prove(self._store, secrets.token_hex(8))
@@ -175,8 +187,10 @@ class StoreJournal:
         self._runner = LifeRunner(self._life, self._store, self._act, lambda _: None)
         self._door = JournalDoor(self._data_dir, self._runner, self._files, self._loop)
         self._runner.on_advance = self._door.answer
+        self._segments = SegmentDoor(self._data_dir, self._store, self._cache, self._loop)
         try:
             self._door.open()
+            self._segments.open()
         except (OSError, PulsarException) as error:
             self._refusal = error
             return
@@ -338,6 +352,7 @@ class StoreJournal:
             "unreadable": dict(shipping.unreadable),
             "away": why_away(store),
             "undeleted": store.delete_failure,
+            **self._segments.status(),
             "problem": self._sealed() if self._deposed is not None else self._runner.problem,
         }
 
@@ -354,6 +369,7 @@ class StoreJournal:
             if not shipping.is_idle:
                 logger.warning("the journal ends with %d bytes to ship", shipping.unshipped_bytes)
             self._door.close()
+            self._segments.close()
             self._runner.end()
 
         asyncio.run_coroutine_threadsafe(end(), self._loop).result()

@@ -106,6 +106,24 @@ class Directory(Protocol):
     def unlink_files(self, partition: str, files: tuple[str, ...]) -> None:
         """Remove files that nothing here lists any more."""
 
+    def offloaded(self, partition: str, file: str) -> list[tuple[int, int, int]] | None:
+        """Return the pieces of an offloaded file, None for one that is here."""
+
+    def offload(self, partition: str, file: str, pieces: list[tuple[int, int, int]]) -> bool:
+        """Note durably which pieces have a file, and remove it; False without it."""
+
+    def closed(self, partition: str, is_staged: bool = False) -> dict[str, int]:
+        """Return the lengths of segments that the manifest has as closed, without compacted ones."""
+
+    def stage_note(self, partition: str, file: str, pieces: list[tuple[int, int, int]]) -> None:
+        """Note which pieces have all of a file that will be installed."""
+
+    def fetch_back(self, partition: str, file: str, start: int, data: bytes) -> None:
+        """Add bytes to a file that is to be here again."""
+
+    def end_fetching(self, partition: str, file: str) -> None:
+        """Give a file that was fetched back its place, durably, and remove its note."""
+
 
 @dataclass(frozen=True)
 class Serve:
@@ -342,6 +360,46 @@ class StoreLife:
         finally:
             self._is_checkpointing = False
 
+    def offload(self, partition: str, files: Sequence[str]) -> Task[list[str]]:
+        """Leave closed files to the object store alone, and return those.
+
+        The pieces of each are there and in a durable index before it is removed here. Files of a partition
+        that is not served, or that have gone meanwhile, are left out.
+        """
+        yield from self.until_shipped()
+        while self._is_checkpointing:
+            yield Wait(CLEARING_SECONDS)
+        self._is_checkpointing = True
+        try:
+            wanted = yield from self._covered(partition, files)
+            if not wanted or not (yield from self._checkpoint(Place(self.life, self.shipping.prefix))):
+                return []
+            return (yield from self._removed_here(partition, wanted))
+        finally:
+            self._is_checkpointing = False
+
+    def fetch_back(self, partition: str, files: Sequence[str]) -> Task[list[str]]:
+        """Bring offloaded files back to this directory, and return them.
+
+        Raises JournalDamaged if an object is gone or damaged.
+        """
+        done = []
+        for name in files:
+            pieces = self.directory.offloaded(partition, name)
+            for start, end, total in pieces or ():
+                key = piece_key(partition, name, start, end)
+                stored = yield from ask(Get(key))
+                if stored is None:
+                    raise JournalDamaged(f"{key} is not there: bring it back from the bucket's versions")
+                data = unpack_piece(key, stored)
+                if checksum(data) != total:
+                    raise JournalDamaged(f"{key} has other bytes than were written there")
+                self.directory.fetch_back(partition, name, start, data)
+            if pieces is not None and self.directory.offloaded(partition, name) is not None:
+                self.directory.end_fetching(partition, name)
+                done.append(name)
+        return done
+
     def until_shipped(self) -> Task[None]:
         """Wait until everything that was queued so far is in the prefix."""
         yield Shipped(self.shipping.turn)
@@ -361,6 +419,8 @@ class StoreLife:
         )
 
     def _differs(self, partition: str, name: str, file: FileState) -> bool:
+        if (pieces := self.directory.offloaded(partition, name)) is not None:
+            return not pieces or pieces[-1][1] < file.length
         # Those before the last were read back by nobody since, and a copy of the directory has an older life.
         for start, end, total in file.pieces[-1:]:
             data = self.directory.read(partition, name, start, end)
@@ -470,22 +530,48 @@ class StoreLife:
         if not found.is_sealed and not state.has_left(source.term):
             return None
         self.directory.discard_staged(partition)
-        for name, file in state.files.items():
-            self.directory.stage(partition, name, b"")
-            for start, end, _ in file.pieces:
-                key = piece_key(partition, name, start, end)
-                stored = yield from ask(Get(key))
-                if stored is None:
-                    yield from self.catalog.read()
-                    if self.catalog.owner(partition) == source:
-                        raise JournalDamaged(
-                            f"{key} is not there: bring it back from the bucket's versions; `pulsar-ray "
-                            "remote verify` names all that is missing"
-                        )
-                    return None  # the partition has moved on
-                self.directory.stage(partition, name, unpack_piece(key, stored))
-            self.directory.stage(partition, name, bytes(file.tail or b""))
+        closed: dict[str, int] | None = None
+        for name in sorted(state.files, key=lambda name: ledger_of(name) is not None):
+            if ledger_of(name) is not None and closed is None:
+                closed = self.directory.closed(partition, is_staged=True)  # the manifest came before
+            is_closed = closed is not None and closed.get(name) == state.files[name].length
+            if missing := (yield from self._stage(partition, name, state.files[name], is_closed)):
+                yield from self.catalog.read()
+                if self.catalog.owner(partition) == source:
+                    raise JournalDamaged(
+                        f"{missing} is not there: bring it back from the bucket's versions; `pulsar-ray "
+                        "remote verify` names all that is missing"
+                    )
+                return None  # the partition has moved on
         return state
+
+    def _stage(self, partition: str, name: str, file: FileState, is_closed: bool) -> Task[str]:
+        """Stage a file, a closed segment by reference; return the missing piece."""
+        keys = [piece_key(partition, name, start, end) for start, end, _ in file.pieces]
+        if keys and is_closed:
+            there = yield from ask(ListKeys(pieces_of(partition, name)))
+            if missing := set(keys).difference(there):
+                return min(missing)
+            yield from self._stage_by_reference(partition, name, file)
+            return ""
+        self.directory.stage(partition, name, b"")
+        for key in keys:
+            stored = yield from ask(Get(key))
+            if stored is None:
+                return key
+            self.directory.stage(partition, name, unpack_piece(key, stored))
+        self.directory.stage(partition, name, bytes(file.tail or b""))
+        return ""
+
+    def _stage_by_reference(self, partition: str, name: str, file: FileState) -> Task[None]:
+        """Leave a closed segment in the object store, and stage its note."""
+        if file.base < file.length:
+            data = bytes(file.tail or b"")
+            key = piece_key(partition, name, file.base, file.length)
+            if (yield from create(key, pack_piece(data))) is not None:
+                raise JournalDamaged(f"two contents of one piece: {key}")
+            file.cover(file.length, checksum(data))
+        self.directory.stage_note(partition, name, list(file.pieces))
 
     def _queue_adoption(self, partition: str, packed: Any) -> None:
         state = PartitionState.unpack(packed, keeps_bytes=False)
@@ -497,7 +583,8 @@ class StoreLife:
         state = PartitionState(self.directory.term(partition), self.directory.front(partition))
         state.left = self.directory.left(partition)
         for name, length in (self.directory.lengths(partition) if ends is None else ends).items():
-            state.files[name] = FileState([], length, None)
+            pieces = self.directory.offloaded(partition, name) or []
+            state.files[name] = FileState(pieces, length, None)
         tails = yield from self._upload(partition, state, self.inline_bytes)
         if tails is None:
             raise JournalDamaged(f"{partition} changed while it was adopted")
@@ -579,6 +666,48 @@ class StoreLife:
                 return None
         return tails
 
+    def _covered(self, partition: str, files: Sequence[str]) -> Task[list[str]]:
+        """Upload the rest of some files; return those of which all is there."""
+        covered, mirror = [], self.mirror.get(partition)
+        if mirror is None or partition not in self.serving:
+            return []
+        closed = self.directory.closed(partition)
+        for name in files:
+            file = mirror.files.get(name)
+            if file is None or closed.get(name) != file.length:
+                continue
+            if self.directory.offloaded(partition, name) is not None:
+                continue
+            whole = FileState([], file.length, None)
+            if len(file.pieces) <= 2 + file.length // (PIECE_BYTES // 2):
+                whole.pieces = list(file.pieces)
+            one = PartitionState(mirror.term, files={name: whole})
+            if (yield from self._upload(partition, one, 0)) is None:
+                continue
+            if mirror is self.mirror.get(partition) and mirror.files.get(name) is file:
+                file.pieces = whole.pieces
+                covered.append(name)
+        return covered
+
+    def _removed_here(self, partition: str, files: list[str]) -> Task[list[str]]:
+        """Remove files of which the index has all; pieces that it does not name go."""
+        removed = []
+        for name in files:
+            there = yield from ask(ListKeys(pieces_of(partition, name)))
+            mirror = self.mirror.get(partition)
+            file = None if mirror is None or self.shipping.is_deposed else mirror.files.get(name)
+            if file is None or file.base != file.length:
+                continue
+            keys = {piece_key(partition, name, start, end) for start, end, _ in file.pieces}
+            if missing := keys.difference(there):
+                raise JournalDamaged(
+                    f"{min(missing)} is not there although it was written: {name} stays here"
+                )
+            if self.directory.offload(partition, name, list(file.pieces)):
+                removed.append(name)
+                yield Delete(tuple(key for key in there if key not in keys))
+        return removed
+
     def _is_here(self, partition: str, term: int) -> bool:
         return partition in self.directory.partitions() and self.directory.term(partition) == term
 
@@ -586,22 +715,23 @@ class StoreLife:
         """Return what an index tells, as the shipped prefix has it."""
         return {p: state.copy() for p, state in self.mirror.items()}
 
-    def _checkpoint(self, start: Place) -> Task[None]:
+    def _checkpoint(self, start: Place) -> Task[bool]:
         packed, told = {}, self._told()
         files = sum(len(state.files) for state in told.values())
         inline_bytes = min(self.inline_bytes, max(LEAST_INLINE_BYTES, MOST_INDEX_BYTES // max(files, 1)))
         for partition, state in told.items():
             if not self._is_here(partition, state.term):
-                return  # it is being replaced or dropped; the next index will tell
+                return False  # it is being replaced or dropped; the next index will tell
             tails = yield from self._upload(partition, state, inline_bytes)
             if tails is None:
-                return
+                return False
             packed[partition] = state.pack(tails)
         if not (yield from self._write_index(IndexObject(self.nonce(), start, packed))):
-            return
+            return False
         for partition, state in told.items():
             self._note_pieces(partition, state)
         yield from self._clear_before(start)
+        return True
 
     def _write_index(self, index: IndexObject) -> Task[bool]:
         while True:

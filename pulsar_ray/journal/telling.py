@@ -5,7 +5,10 @@ Both ends of a Unix socket in the data directory send packets, u32 length and ms
     to the store    ["hello", partition, prefix, turn, ends, gone]  all that the sender knows, at first
                     ["tell", turn, is_awaited, ends, gone]          what came since
                     ["forget"]                                      nothing more of this partition is shipped
+                    ["offload", number, segments]                   leave these to the object store alone
+                    ["fetch back", number, segments]                bring these back
     from the store  ["shipped", turn]                               all up to that turn is in the journal
+                    ["moved", number, segments, problem]            which are left, or back
 
 `ends` maps files to their synced lengths, `gone` lists files that nothing lists any more. Names are relative
 to the partition's directory. Numbers only grow and may be said again, so a lost connection harms nothing.

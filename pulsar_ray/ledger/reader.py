@@ -2,6 +2,9 @@
 
 Files are never mapped: truncation or a bad sector under a mapping is a SIGBUS, and here it is an error with
 a path and an offset. Only offsets below a durable end that the partition announced may be read.
+
+A segment that is only in the object store is read from there, through the node's store (ADR 0142). Reading
+may then raise RemoteStoreUnavailable, and JournalDamaged for an object that is gone or damaged.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from pulsar_ray.format.frame import (
     parse_frame_header,
 )
 from pulsar_ray.format.segment import SEGMENT_HEADER_SIZE, SegmentHeader
+from pulsar_ray.ledger.offloaded import OffloadedSegment, open_offloaded
 
 _HEADER_BYTES = 512
 """Read for the header of a frame alone: what follows it is payload for long."""
@@ -57,12 +61,23 @@ class SegmentReader:
         Raises SegmentGone if it is not there, CorruptData if it cannot be opened.
         """
         self.path = path
+        self._fd = -1
+        self._away: OffloadedSegment | None = None
         try:
             self._fd = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
-            raise SegmentGone(str(path)) from None
+            self._away = open_offloaded(path)
+            if self._away is None:
+                self._open_again()
         except OSError as error:
             raise CorruptData(str(path), 0, str(error)) from error
+
+    def _open_again(self) -> None:
+        """Open the file if it was fetched back since it was found absent."""
+        try:
+            self._fd = os.open(self.path, os.O_RDONLY)
+        except OSError:
+            raise SegmentGone(str(self.path)) from None
 
     def __enter__(self) -> SegmentReader:
         return self
@@ -76,12 +91,16 @@ class SegmentReader:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
+        if self._away is not None:
+            self._away.close()
 
-    def fileno(self) -> int:
-        return self._fd
+    @property
+    def is_offloaded(self) -> bool:
+        """Whether the bytes are only in the object store."""
+        return self._away is not None
 
     def size(self) -> int:
-        return os.fstat(self._fd).st_size
+        return os.fstat(self._fd).st_size if self._away is None else self._away.size
 
     def header(self) -> SegmentHeader:
         """The segment header; raises CorruptData or UnsupportedFormatVersion."""
@@ -162,7 +181,7 @@ class SegmentReader:
     def read(self, offset: int, length: int) -> bytes:
         """Exactly so many bytes; raises CorruptData for less."""
         try:
-            data = os.pread(self._fd, length, offset)
+            data = os.pread(self._fd, length, offset) if self._away is None else b""
         except OSError as error:
             raise CorruptData(str(self.path), offset, str(error)) from error
         if len(data) != length:
@@ -177,7 +196,10 @@ class SegmentReader:
         done = 0
         while done < len(view):
             try:
-                count = os.preadv(self._fd, [view[done:]], offset + done)
+                if self._away is None:
+                    count = os.preadv(self._fd, [view[done:]], offset + done)
+                else:
+                    count = self._away.read_into(offset + done, view[done:])
             except OSError as error:
                 raise CorruptData(str(self.path), offset + done, str(error)) from error
             if count == 0:
@@ -186,6 +208,8 @@ class SegmentReader:
 
     def _read_up_to(self, offset: int, length: int) -> bytes:
         try:
+            if self._away is not None:
+                return self._away.read_up_to(offset, length)
             data = os.pread(self._fd, length, offset)
             while 0 < len(data) < length:
                 more = os.pread(self._fd, length - len(data), offset + len(data))

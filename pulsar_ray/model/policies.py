@@ -186,6 +186,26 @@ _ALL = (
         "whether receipts wait for the object store: off, async, sync",
     ),
     _single(
+        "offload_threshold",
+        "managed_ledger_offload_threshold_in_bytes",
+        "bytes on the disk beyond which a topic's oldest segments are left to the object store",
+    ),
+    _single(
+        "offload_threshold_in_seconds",
+        "managed_ledger_offload_threshold_in_seconds",
+        "seconds after which closed ledgers are left to the object store",
+    ),
+    _single(
+        "offload_deletion_lag",
+        "managed_ledger_offload_deletion_lag_ms",
+        "milliseconds for which closed ledgers stay on the disk all the same",
+    ),
+    _single(
+        "offload_disk_percent",
+        "offload_disk_percent",
+        "how full the disk may be before the oldest segments are left to the object store",
+    ),
+    _single(
         "schema_compatibility_strategy",
         "schema_compatibility_strategy",
         "how a new version of a schema must fit the others",

@@ -83,6 +83,8 @@ PARTITION_CALLS: Calls = {
     "truncate": {},
     "compact": {"request_id": is_text},
     "compaction_status": {},
+    "offload": {"request_id": is_text, "before": is_position},
+    "offload_status": {},
     "terminate": {},
     "end_messages": {"sending": _are_entry_seqs, "idle_ms": is_number},
     "measure_range": {

@@ -24,6 +24,7 @@ from pulsar_ray.broker.serving.failed_starts import may_start_again
 from pulsar_ray.broker.serving.owner_loop import DiskThread, OwnerLoop
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.session_host import SessionHost
+from pulsar_ray.broker.serving.shipping_link import ShippingLink, shipping_link
 from pulsar_ray.broker.serving.sleeper import Idle, Retired, Sleeper, SleepingServer
 from pulsar_ray.broker.subscription.cursor_flusher import CursorFlusher
 from pulsar_ray.broker.subscription.dispatcher_server import DispatcherServer
@@ -38,6 +39,8 @@ from pulsar_ray.errors import (
     PulsarException,
     Timeout,
 )
+from pulsar_ray.journal.shipped_disk import ShippedDisk
+from pulsar_ray.journal.store_files import listed_files
 from pulsar_ray.ledger.disk import Disk
 from pulsar_ray.ledger.owner_lock import HeldLock, take_lock
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
@@ -403,6 +406,7 @@ class StubPartition(StubActor):
         self._must_exist = must_exist
         self._disk = disk
         self._held: HeldLock | None = None
+        self._shipping: ShippingLink | None = None
         self.server: PartitionServer | None = None
         super().__init__(address, *shared, is_restarted=is_restarted)
 
@@ -412,6 +416,7 @@ class StubPartition(StubActor):
 
     def _open_ledger(self) -> ManagedLedger:
         must_exist = self._must_exist or (self._is_restarted and self._was_made())
+        shipping = self._shipping
         ledger = ManagedLedger.open(
             self.directory,
             self._identity,
@@ -419,8 +424,10 @@ class StubPartition(StubActor):
             self.clock.now_ms(),
             must_exist=must_exist,
             acquire_lock=self._acquire_lock,
-            disk=self._disk,
+            disk=self._disk if shipping is None else ShippedDisk(self.directory, shipping),
         )
+        if shipping is not None:
+            shipping.list_files(listed_files(self.directory))
         if not self._must_exist:
             self._in_a_thread(self._tell_made)
         return ledger
@@ -434,6 +441,8 @@ class StubPartition(StubActor):
         self.cluster.controller("made", self.topic, timeout_s=_START_TIMEOUT_S)
 
     async def _start(self) -> SleepingServer:
+        settings, number = self.in_force.settings, self._identity.number
+        self._shipping = shipping_link(settings, number, "", self.owner.loop)
         self.server = await start_partition(
             self._open_ledger,
             self.directory,
@@ -443,6 +452,7 @@ class StubPartition(StubActor):
             self._fatal,
             self._report_unused,
             lambda: self.cluster,
+            self._shipping,
         )
         return self.server
 

@@ -17,6 +17,7 @@ from pulsar_ray.broker.partition.publishing.topic_end import TopicEnd
 from pulsar_ray.broker.partition.range_measure import RangeLimits, measure_range
 from pulsar_ray.broker.partition.range_plan import cut_range, segments_before
 from pulsar_ray.broker.partition.topic_compaction import TopicCompaction, compacted_segments
+from pulsar_ray.broker.partition.topic_offload import TopicOffload
 from pulsar_ray.broker.serving.owner_loop import DiskThread
 from pulsar_ray.clock import Clock
 from pulsar_ray.dispatch.blocks.chunk_limits import LOOK_BACK_SEGMENTS
@@ -59,6 +60,7 @@ class PartitionCalls:
         clearing: BacklogClearing,
         end: TopicEnd,
         compaction: TopicCompaction,
+        offload: TopicOffload,
     ) -> None:
         self._ledger = ledger
         self._attendance = attendance
@@ -67,6 +69,7 @@ class PartitionCalls:
         self._clearing = clearing
         self._end = end
         self._compaction = compaction
+        self._offload = offload
         self._writer = writer
         self._disk = disk
         self._clock = clock
@@ -102,6 +105,8 @@ class PartitionCalls:
             "truncate": self._truncate,
             "compact": self._compaction.compact,
             "compaction_status": self._compaction.status,
+            "offload": self._offload.offload,
+            "offload_status": self._offload.status,
             "terminate": self._end.terminate,
         }
         check_call(PARTITION_CALLS, "partition", name, arguments)
@@ -222,7 +227,9 @@ class PartitionCalls:
             if (kept := await self._kept_since(target)) is not None:
                 return list(mark_delete_before(kept))
             search = ledger.begin_position_at_time(target)
-            return list(mark_delete_before(await self._disk.run(search.run)))
+            # Not on the disk thread: what is only in the object store may take a while, and commits go on.
+            found = await asyncio.get_running_loop().run_in_executor(None, search.run)
+            return list(mark_delete_before(found))
         assert not isinstance(target, str)
         position = Position(target[0], target[1])
         return list(ledger.changes.clamp(mark_delete_before(position) if inclusive else position))
@@ -233,7 +240,7 @@ class PartitionCalls:
         if compacted is None or compacted.first is None or compacted.first >= first:
             return None
         segments = compacted_segments(self._ledger.directory, compacted)
-        kept = await self._disk.run(lambda: first_since(segments, time_ms))
+        kept = await asyncio.get_running_loop().run_in_executor(None, first_since, segments, time_ms)
         return kept if kept is not None and kept < first else None
 
     async def last_message(self) -> dict[str, Any]:

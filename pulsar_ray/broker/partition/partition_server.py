@@ -47,12 +47,14 @@ from pulsar_ray.broker.partition.publishing.topic_end import TopicEnd
 from pulsar_ray.broker.partition.reach_file import ReachFile
 from pulsar_ray.broker.partition.sleeping_cursors import SleepingCursors
 from pulsar_ray.broker.partition.topic_compaction import TopicCompaction
+from pulsar_ray.broker.partition.topic_offload import TopicOffload
 from pulsar_ray.broker.serving.owner_loop import DiskThread
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.session_host import SessionHost
-from pulsar_ray.broker.serving.shipping_link import SYNC, ShippingLink
+from pulsar_ray.broker.serving.shipping_link import ASYNC, SYNC, ShippingLink
 from pulsar_ray.broker.serving.sleeper import Retired
 from pulsar_ray.clock import Clock
+from pulsar_ray.config import OFF
 from pulsar_ray.errors import (
     DiskSpaceLow,
     InvalidConfiguration,
@@ -170,6 +172,7 @@ class PartitionServer:
         self._compaction = TopicCompaction(
             ledger, self._writer, policies, clock, loop, spawn, new_cluster, self.followers.segments_changed
         )
+        self._offload = TopicOffload(ledger, policies, clock, loop, spawn, shipping)
         self.calls = PartitionCalls(
             ledger,
             self._writer,
@@ -181,6 +184,7 @@ class PartitionServer:
             BacklogClearing(ledger, self._writer, clock, self._has_expired),
             TopicEnd(ledger, self.intake, self._gate, self._writer),
             self._compaction,
+            self._offload,
         )
         grace_s = in_force.settings.reattach_grace_seconds
         self._producers_note = ProducersNote(Path(ledger.directory), ledger.disk, self._disk)
@@ -246,6 +250,9 @@ class PartitionServer:
         if self._shipping is not None:
             settings = self._in_force.settings
             durability = settings.remote_durability if self._in_force.are_current else SYNC
+            self._offload.is_wanted_off = durability == OFF
+            if durability == OFF and self._offload.has_away:
+                durability = ASYNC  # until all of it is here again
             self._shipping.set_durability(durability, settings.remote_lag_seconds)
 
     # --- sessions ---------------------------------------------------------------------------------
@@ -346,6 +353,7 @@ class PartitionServer:
         self._deletions.tick(self._trim_interval())
         if self._in_force.are_current:
             self._compaction.tick()
+            self._offload.tick()
         if self._loop.time() >= self._begin_again_at:
             self._begin_again()
 
@@ -486,7 +494,9 @@ class PartitionServer:
         if refusal is not None and not self._gate.is_closed_by(ClosedBy.TERMINATED):
             return f"nothing is stored: {refusal.text}"
         corruptions = self.ledger.corruptions
-        return f"damaged: {corruptions[0]}" if corruptions else self._waiting_for_remote()
+        if corruptions:
+            return f"damaged: {corruptions[0]}"
+        return self._offload.problem or self._waiting_for_remote()
 
     def _described(self, subscriptions: list[Subscription], followed: Set[int]) -> dict[str, Any]:
         return {
@@ -496,6 +506,7 @@ class PartitionServer:
             ),
             "diskLow": self._is_disk_low,
             **self._compaction.describe(),
+            "offloadedStorageSize": self._offload.offloaded_bytes,
             "topicEpoch": self._opening.topic_epoch,
             "waitingPublishers": self._opening.waiting,
             "deduplicationStatus": "Enabled" if self.ledger.sequences.is_on else "Disabled",
@@ -507,7 +518,7 @@ class PartitionServer:
         """See `SleepingServer.activity`; dispatchers that follow do not count."""
         if self._host.is_working or self._calls_under_way or not self.intake.is_idle:
             return None
-        if self._compaction.is_awaited:
+        if self._compaction.is_awaited or self._offload.is_running:
             return None
         if self.producers.hold_places or self._opening.holds_places:
             return None
@@ -520,6 +531,8 @@ class PartitionServer:
         """Write the holds that were reported, expire, and delete what nobody needs any more."""
         await self._holds.write_now()
         await self._deletions.settle()
+        if self._in_force.are_current:
+            await self._offload.settle()
 
     async def fall_asleep(self) -> Retired:
         """Close the log, and leave a note when trimming will be due."""
@@ -542,7 +555,8 @@ class PartitionServer:
         """
         await self._deletions.leave()
         self.ledger.changes.end_log()
-        wake_at_ms = await self._deletions.next_due_ms()
+        due_ms = [await self._deletions.next_due_ms(), self._offload.next_due_ms()]
+        wake_at_ms = min((each for each in due_ms if each is not None), default=None)
         # Without it, metrics miss the backlogs until the partition is used again; that is all.
         with contextlib.suppress(OSError):
             await self._figures.write_note()

@@ -7,13 +7,13 @@ import contextlib
 import logging
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from pulsar_ray.closed_places import short_socket_path
 from pulsar_ray.config import OFF, Settings
-from pulsar_ray.errors import ProtocolError, PulsarException
+from pulsar_ray.errors import ProtocolError, PulsarException, RemoteStoreUnavailable
 from pulsar_ray.journal.receipts import Receipts
 from pulsar_ray.journal.telling import SOCKET, Packets, encode
 from pulsar_ray.lane.address import check_listener
@@ -53,6 +53,8 @@ class ShippingLink:
         self._unsent = b""
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
+        self._moving: dict[int, asyncio.Future[list[str]]] = {}
+        self._last_move = 0
 
     # ---- as a `Told`, on the thread that writes
     def synced(self, name: str, end: int) -> None:
@@ -114,6 +116,30 @@ class ShippingLink:
         """Once a second: tell what nobody waits for, and say what receipts wait for."""
         self.flush()
         self._release()
+
+    async def move(self, what: str, names: Sequence[str]) -> list[str]:
+        """Have the store "offload" closed segments, or "fetch back"; return those that it did.
+
+        Raises RemoteStoreUnavailable, with the reason if the store tells one.
+        """
+        if self._socket is None:
+            raise RemoteStoreUnavailable(
+                "the node's store does not ship: `pulsar-ray remote status` says why"
+            )
+        self._last_move += 1
+        number = self._last_move
+        moving: asyncio.Future[list[str]] = self._loop.create_future()
+        self._moving[number] = moving
+        try:
+            self._send([what, number, list(names)])
+            return await moving
+        finally:
+            self._moving.pop(number, None)
+
+    @property
+    def is_off(self) -> bool:
+        """Whether nothing is shipped."""
+        return self._durability == OFF
 
     @property
     def waiting(self) -> str:
@@ -187,11 +213,22 @@ class ShippingLink:
             for packet in self._packets.take(data):
                 if packet[0] == "shipped":
                     self._took(packet[1])
+                elif packet[0] == "moved":
+                    self._moved(*packet[1:])
         except ProtocolError as error:
             logger.error("the journal of this node answers what nobody understands: %s", error)
             self._reconnect()
             return
         self._release()
+
+    def _moved(self, number: int, names: list[str], problem: str) -> None:
+        moving = self._moving.get(number)
+        if moving is None or moving.done():
+            return
+        if problem:
+            moving.set_exception(RemoteStoreUnavailable(problem))
+        else:
+            moving.set_result(names)
 
     def _took(self, turn: int) -> None:
         self._shipped = max(self._shipped, turn)
@@ -210,6 +247,11 @@ class ShippingLink:
             self._loop.remove_writer(connection)
             with contextlib.suppress(OSError):
                 connection.close()
+        for moving in self._moving.values():
+            if not moving.done():
+                moving.set_exception(
+                    RemoteStoreUnavailable("the node's store has ended meanwhile: ask again")
+                )
 
     def _release(self) -> None:
         # Bytes that did not get out of this process yet may be behind what is told of it: see `journal_door`.

@@ -202,6 +202,27 @@ def compaction_status(target: Target, topic: str) -> None:
     click.echo(json.dumps(target.ask(lambda topics: topics.compaction_status(topic)), indent=2))
 
 
+@topics.of("topic")
+def offload(target: Target, topic: str) -> None:
+    """Leave the closed segments of TOPIC to the object store, which frees the disk.
+
+    They are read from there. The policies offload_threshold, offload_threshold_in_seconds and
+    offload_disk_percent do it by themselves.
+
+    \b
+    Example:
+      pulsar-ray topics offload orders
+    """
+    target.ask(lambda topics: topics.offload(topic))
+    write_line(f"offload of {topic} has begun: pulsar-ray topics offload-status {topic}")
+
+
+@topics.of("topic")
+def offload_status(target: Target, topic: str) -> None:
+    """Show how the last offload of TOPIC stands, as JSON."""
+    click.echo(json.dumps(target.ask(lambda topics: topics.offload_status(topic)), indent=2))
+
+
 def _counted(topics_: Iterable[str], shown: ShownProgress) -> Iterator[str]:
     """Give one name after the other, and count each once its turn is over."""
     for topic in topics_:

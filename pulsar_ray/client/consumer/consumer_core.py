@@ -37,6 +37,7 @@ from pulsar_ray.errors import (
     AlreadyClosed,
     ForkedClient,
     PulsarException,
+    RemoteStoreUnavailable,
     SubscriptionNotFound,
     Timeout,
     TopicNotFound,
@@ -381,6 +382,12 @@ class ConsumerCore:
         rows = delivery.rows
         try:
             block = source.decode(delivery)
+        except RemoteStoreUnavailable:
+            # It is asked for again with the next receive.
+            with self.lock:
+                if delivery.generation >= source.generation:
+                    self.queue.deliveries.appendleft(delivery)
+            raise
         except PulsarException as error:
             # Deliveries behind it can still be received.
             if source.leave_out(delivery, error):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
 from pathlib import Path
@@ -18,6 +17,7 @@ from pulsar_ray.format.block_memory import MIN_BLOCK_BYTES, BlockMemory
 from pulsar_ray.format.checksum import Buffer
 from pulsar_ray.format.chunked_payload import ChunkedPayload, verify
 from pulsar_ray.format.payload import DecodedBlock, decode_block
+from pulsar_ray.ledger.offloaded import is_stored
 from pulsar_ray.ledger.reader import SegmentGone, SegmentReader
 from pulsar_ray.transport.cluster import PartitionRoute
 
@@ -93,7 +93,7 @@ class SegmentFiles:
 
     def has(self, path: str) -> bool:
         """Whether a segment can be read: it is open here, or there."""
-        return path in self._open or os.path.exists(path)
+        return path in self._open or is_stored(Path(path))
 
     def _segment(self, path: str) -> _OpenSegment:
         closing = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -34,9 +35,18 @@ class BacklogSearch:
     """
 
     def __init__(
-        self, start: Position, point: IndexPoint | None, segments: Sequence[SegmentInfo], end: Position
+        self,
+        start: Position,
+        point: IndexPoint | None,
+        segments: Sequence[SegmentInfo],
+        end: Position,
+        points: Sequence[IndexPoint] = (),
     ) -> None:
-        """Search from `start` on; `point` is where reading begins, at or before that."""
+        """Search from `start` on; `point` is where reading begins, at or before that.
+
+        By `points`, all that there are, segments are looked through that are only in the object store.
+        """
+        self._points = points
         self._start = start
         self._end = end
         first = (start.ledger_id, 0) if point is None else (point.ledger_id, point.segment_index)
@@ -57,6 +67,12 @@ class BacklogSearch:
             behind = rest - (segment.end_offset - offset)
             try:
                 with SegmentReader(segment.path) as reader:
+                    if reader.is_offloaded:
+                        front = self._by_points(segment, behind, stored_before_ms, more_than_bytes)
+                        if front is not None:
+                            return front
+                        rest, offset = behind, SEGMENT_HEADER_SIZE
+                        continue
                     for frame in _sound_frames(reader, segment, offset):
                         front = self._look(reader, segment, frame, behind, stored_before_ms, more_than_bytes)
                         if front is not None:
@@ -65,6 +81,34 @@ class BacklogSearch:
                 pass
             rest, offset = behind, SEGMENT_HEADER_SIZE
         return BacklogFront(self._end.next(), None, 0)
+
+    def _by_points(
+        self, segment: SegmentInfo, behind: int, stored_before_ms: int, more_than_bytes: int | None
+    ) -> BacklogFront | None:
+        """Return the front if it is in an offloaded segment, by its points.
+
+        It may be too early in the log, by 4 MiB or 4,000 entries at most, so nothing goes too soon.
+        """
+        here = (segment.ledger_id, segment.segment_index)
+        first = bisect_left(self._points, (segment.ledger_id, segment.first_entry_id))
+        for index in range(first, len(self._points)):
+            point = self._points[index]
+            if (point.ledger_id, point.segment_index) != here:
+                break
+            following = self._points[index + 1] if index + 1 < len(self._points) else None
+            is_last = following is None or (following.ledger_id, following.segment_index) != here
+            end = Position(segment.ledger_id, segment.last_entry_id + 1)
+            stop = end if is_last or following is None else Position(following.ledger_id, following.entry_id)
+            newest_ms = None if following is None else following.max_publish_ms
+            size = behind + segment.end_offset - point.offset
+            is_over = more_than_bytes is not None and size > more_than_bytes
+            is_old = newest_ms is not None and newest_ms < stored_before_ms
+            if stop <= self._start or is_old or is_over:
+                continue
+            position = max(self._start, Position(point.ledger_id, point.entry_id))
+            stored_ms = max(point.max_publish_ms, stored_before_ms) if newest_ms is None else newest_ms
+            return BacklogFront(position, stored_ms, size)
+        return None
 
     def _look(
         self,

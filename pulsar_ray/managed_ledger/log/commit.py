@@ -11,6 +11,7 @@ from pulsar_ray.format.block import BlockHeader
 from pulsar_ray.format.checksum import Buffer
 from pulsar_ray.ledger.directory_owner import DirectoryOwner
 from pulsar_ray.ledger.disk import Disk
+from pulsar_ray.ledger.offloaded import segment_of_note
 from pulsar_ray.ledger.record_log import RecordLog
 from pulsar_ray.ledger.segment_file import LedgerWriter, parse_segment_name
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
@@ -272,8 +273,9 @@ def _unlink(files: LogFiles, ledger_ids: set[int]) -> None:
 
     Should we be a former owner, nobody misses them.
     """
-    for path in files.owner.path.iterdir():
-        parsed = parse_segment_name(path.name)
+    directory = files.owner.path
+    for name in {segment_of_note(path.name) or path.name for path in directory.iterdir()}:
+        parsed = parse_segment_name(name)
         if parsed is not None and parsed[0] in ledger_ids:
             with contextlib.suppress(FileNotFoundError):
-                files.disk.unlink(path)
+                files.disk.unlink(directory / name)

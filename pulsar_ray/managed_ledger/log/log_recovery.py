@@ -15,6 +15,7 @@ from pulsar_ray.errors import CorruptData, NotOurDataDirectory, WrongNode
 from pulsar_ray.format.segment import SEGMENT_HEADER_SIZE, SegmentHeader
 from pulsar_ray.ledger.directory_owner import DirectoryOwner
 from pulsar_ray.ledger.disk import Disk
+from pulsar_ray.ledger.offloaded import segment_of_note
 from pulsar_ray.ledger.owner_lock import HeldLock
 from pulsar_ray.ledger.reader import SegmentGone, SegmentReader
 from pulsar_ray.ledger.recovery import Corruption, SegmentScan, make_durable
@@ -221,6 +222,8 @@ def _check_presence(opened: OpenedLog, segment: SegmentInfo) -> None:
         with SegmentReader(segment.path) as reader:
             if reader.size() < segment.end_offset:
                 _report(opened, segment, f"the file ends at {reader.size()} instead of {segment.end_offset}")
+            if reader.is_offloaded:
+                return  # it would be fetched for that
             header: SegmentHeader = reader.header()
             if header.ledger_id != segment.ledger_id:
                 _report(opened, segment, f"the file is one of ledger {header.ledger_id}")
@@ -239,7 +242,8 @@ def _report(opened: OpenedLog, segment: SegmentInfo, reason: str) -> None:
 def _sort_out_files(opened: OpenedLog, is_torn: bool) -> None:
     """Count ledger ids above every file; mark the ledgers whose files are left as deleted."""
     manifest = opened.manifest
-    names = (parse_segment_name(path.name) for path in manifest.directory.iterdir())
+    files = (path.name for path in manifest.directory.iterdir())
+    names = (parse_segment_name(segment_of_note(name) or name) for name in files)
     found = {parsed[0] for parsed in names if parsed is not None}
     for ledger_id in found:
         counter = ledger_id & ((1 << LEDGER_COUNTER_BITS) - 1)

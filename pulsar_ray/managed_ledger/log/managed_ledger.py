@@ -389,7 +389,8 @@ class ManagedLedger:
         """Search and measure what stands at a position and behind; `run` it on any thread."""
         state = self._state
         segments = state.readable_segments()
-        return BacklogSearch(start, state.index.floor(start), segments, state.readable.position)
+        points = list(state.index.points)
+        return BacklogSearch(start, state.index.floor(start), segments, state.readable.position, points)
 
     def begin_position_at_time(self, time_ms: int) -> TimeSearch:
         """Search the first entry published at or after a time; `run` it on any thread."""

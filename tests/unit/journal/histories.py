@@ -24,7 +24,15 @@ from typing import Any
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.journal import store_life
 from pulsar_ray.journal.catalog import NOBODY, Catalog, first_ledger
-from pulsar_ray.journal.objects import Append, CatalogEntry, catalog_key, ledger_of, unpack_entry
+from pulsar_ray.journal.objects import (
+    Append,
+    CatalogEntry,
+    catalog_key,
+    ledger_of,
+    piece_key,
+    unpack_entry,
+    unpack_piece,
+)
 from pulsar_ray.journal.reading import walk
 from pulsar_ray.journal.requests import (
     CREATED,
@@ -42,6 +50,7 @@ from pulsar_ray.journal.shipping import Cut
 from pulsar_ray.journal.store_life import Deposed, Serve, StoreLife
 
 At = tuple[int, int]
+Pieces = list[tuple[int, int, int]]
 OPEN, END, FRONT, LEAVE = range(4)
 MANIFEST, CURSOR, LOG = struct.Struct(">III"), struct.Struct(">II"), struct.Struct(">Q")
 
@@ -59,9 +68,13 @@ class Copy:
         self.files.setdefault("manifest", bytearray())
         self.files.setdefault("cursor", bytearray())
         self.synced: dict[str, int] | None = None
+        self.away: dict[str, Pieces] = {}
+        """Files that are only in the object store."""
+        self.read_away: Callable[[str, Pieces], bytes] = lambda _file, _pieces: b""
 
     def clone(self) -> Copy:
         copy = Copy(self.term, self.front0, {f: bytearray(b) for f, b in self.files.items()})
+        copy.away, copy.read_away = dict(self.away), self.read_away
         copy.synced = None if self.synced is None else dict(self.synced)
         return copy
 
@@ -82,7 +95,11 @@ class Copy:
         return ledger, entry - 1
 
     def entries(self, ledger: int) -> list[int]:
-        return [c for (c,) in LOG.iter_unpack(bytes(self.files.get(f"{ledger}-0", b"")))]
+        file = f"{ledger}-0"
+        stored = self.files.get(file)
+        if stored is None and (pieces := self.away.get(file)) is not None:
+            return [c for (c,) in LOG.iter_unpack(self.read_away(file, pieces))]
+        return [c for (c,) in LOG.iter_unpack(bytes(stored or b""))]
 
     def log(self) -> list[tuple[At, int]]:
         ends = dict(self.told(END))
@@ -103,8 +120,12 @@ class Copy:
         self.synced = {f: len(b) for f, b in self.files.items()}
 
     def forget(self, front: int) -> None:
-        for f in [f for f in self.files if (i := ledger_of(f)) is not None and i < front]:
-            del self.files[f]
+        for files in (self.files, self.away):
+            for f in [f for f in files if (i := ledger_of(f)) is not None and i < front]:
+                del files[f]
+
+    def closed(self) -> dict[str, int]:
+        return {f"{a}-0": b * LOG.size for a, b in self.told(END) if a >= self.front()}
 
 
 class Disk:
@@ -114,6 +135,8 @@ class Disk:
         self.world, self.store, self.life = world, f"s{world.name():06d}", 0
         self.copies: dict[str, Copy] = {}
         self.staged: dict[str, dict[str, bytearray]] = {}
+        self.staged_away: dict[str, dict[str, Pieces]] = {}
+        self.coming_back: dict[tuple[str, str], bytearray] = {}
 
     def backup(self) -> Disk:
         disk = Disk(self.world)
@@ -152,7 +175,9 @@ class Disk:
         return {a for a, _ in self.copies[partition].told(LEAVE)}
 
     def lengths(self, partition: str) -> dict[str, int]:
-        return {f: len(b) for f, b in self.copies[partition].files.items()}
+        copy = self.copies[partition]
+        away = {f: pieces[-1][1] for f, pieces in copy.away.items()}
+        return away | {f: len(b) for f, b in copy.files.items()}
 
     def read(self, partition: str, file: str, start: int, end: int) -> bytes:
         copy = self.copies.get(partition)
@@ -171,15 +196,58 @@ class Disk:
         if copy := self.copies.get(partition):
             for file in files:
                 copy.files.pop(file, None)
+                copy.away.pop(file, None)
+
+    def offloaded(self, partition: str, file: str) -> Pieces | None:
+        copy = self.copies.get(partition)
+        return None if copy is None or file in copy.files else copy.away.get(file)
+
+    def offload(self, partition: str, file: str, pieces: Pieces) -> bool:
+        copy = self.copies.get(partition)
+        if copy is None or file not in copy.files or copy.closed().get(file) != pieces[-1][1]:
+            return False
+        self.world.counts["offloaded"] += 1
+        copy.away[file] = pieces
+        del copy.files[file]
+        return True
+
+    def closed(self, partition: str, is_staged: bool = False) -> dict[str, int]:
+        if not is_staged:
+            return self.copies[partition].closed() if partition in self.copies else {}
+        manifest = bytes(self.staged[partition].get("manifest", b""))
+        return Copy(0, 0, {"manifest": bytearray(manifest[: len(manifest) // 12 * 12])}).closed()
+
+    def stage_note(self, partition: str, file: str, pieces: Pieces) -> None:
+        self.world.counts["by reference"] += 1
+        self.staged_away.setdefault(partition, {})[file] = pieces
+
+    def fetch_back(self, partition: str, file: str, start: int, data: bytes) -> None:
+        coming = self.coming_back.setdefault((partition, file), bytearray())
+        coming[start:] = data
+
+    def end_fetching(self, partition: str, file: str) -> None:
+        self.world.counts["fetched back"] += 1
+        copy = self.copies[partition]
+        copy.files[file] = self.coming_back.pop((partition, file))
+        if copy.synced is not None:
+            copy.synced[file] = len(copy.files[file])
+        del copy.away[file]
+
+    def read_away(self, partition: str, file: str, pieces: Pieces) -> bytes:
+        stored = {(a, b): self.world.objects.get(piece_key(partition, file, a, b)) for a, b, _ in pieces}
+        return b"".join(unpack_piece(file, data) for data in stored.values() if data is not None)
 
     def discard_staged(self, partition: str) -> None:
         self.staged.pop(partition, None)
+        self.staged_away.pop(partition, None)
 
     def stage(self, partition: str, file: str, data: bytes) -> None:
         self.staged.setdefault(partition, {}).setdefault(file, bytearray()).extend(data)
 
     def install(self, partition: str, term: int, front: int) -> None:
         copy = Copy(term, front, self.staged.pop(partition, {}))
+        copy.away = self.staged_away.pop(partition, {})
+        copy.read_away = partial(self.read_away, partition)
         copy.recover()
         copy.synced = None
         self.copies[partition] = copy
@@ -353,6 +421,14 @@ class Store(Process):
         if (ledgers := copy.ledgers()) and ledgers[0] < front:
             self.record(partition, "manifest", MANIFEST.pack(FRONT, front, 0), ("front", front))
 
+    def offload(self, partition: str) -> Generator[Any, Any, None]:
+        """Leave closed ledgers to the object store, or bring them back."""
+        copy = self.disk.copies[partition]
+        if copy.away and self.world.aside.random() < 0.3:
+            yield from self.life.fetch_back(partition, sorted(copy.away))
+        else:
+            yield from self.life.offload(partition, [f for f in copy.closed() if f in copy.files])
+
     def leave(self, partition: str, target: Store) -> Generator[Any, Any, None]:
         self.serving[partition].leaving = True
         self.end_ledger(partition)
@@ -454,6 +530,8 @@ class World:
         self.disk_time, self.put_time = choice((0.1, 1, 4)), choice((1, 3, 8))
         self.traffic_rate, self.fault_rate = choice((0.7, 1.5)), choice((0.02, 0.04, 0.08))
         self.suspicion, self.patience = choice((0, 0.01, 0.05)), choice((2, 5, 10))
+        self.aside = random.Random(seed)
+        self.offloads = self.aside.choice((0, 0, 0.03, 0.15))
         self.moves, self.checkpoints = choice((0, 0.02, 0.05)), choice((0.03, 0.1))
         self.entries_of_a_snapshot = choice((1, 3, 8))
         self.objects: dict[str, bytes] = {}
@@ -690,6 +768,9 @@ class World:
         for store in running:
             store.after_step()
         serving = [s for s in serving if s.alive]
+        if serving and self.aside.random() < self.offloads:
+            store = self.aside.choice(serving)
+            store.begin(store.offload(partition))
         if what < self.checkpoints and running:
             store = rng.choice(running)
             store.begin(store.life.checkpoint())

@@ -51,7 +51,7 @@ def runs(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
 class Partition:
     """What the process of a partition does, without one: a log, a cursor, and their receipts."""
 
-    def __init__(self, data_dir: Path, durability: str = SYNC, lag_s: float = 30.0) -> None:
+    def __init__(self, data_dir: Path, durability: str = SYNC, lag_s: float = 30.0, **changes: Any) -> None:
         self.directory = data_dir / "p" / str(NUMBER)
         self.loop = asyncio.get_running_loop()
         self.link = ShippingLink(data_dir, NUMBER, "", self.loop, lag_s)
@@ -60,7 +60,7 @@ class Partition:
         self.log = ManagedLedger.open(
             self.directory,
             IDENTITY,
-            settings(),
+            settings(**changes),
             1000,
             disk=disk,
             first_ledger=term.first_ledger if term else 0,

@@ -17,7 +17,7 @@ from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec
 from pulsar_ray.dispatch.grant import DropQueue, Grant
 from pulsar_ray.dispatch.key_shared.hash_regions import key_shared_spec
 from pulsar_ray.dispatch.settings import DispatchSettings
-from pulsar_ray.errors import BrokerMetadataError, ConsumerBusy, PulsarException
+from pulsar_ray.errors import BrokerMetadataError, ConsumerBusy, PulsarException, RemoteStoreUnavailable
 from pulsar_ray.lane.progress_page import CounterView
 from pulsar_ray.ledger.reader import SegmentGone, SegmentReader
 from pulsar_ray.ledger.segment_file import segment_name
@@ -29,6 +29,7 @@ from pulsar_ray.session.requests import OpenConsumer, Reset, encode_request
 from pulsar_ray.session.session_table import Carrier, Session
 
 MAX_GRANTS_PER_PACKET = 512
+RETRY_REMOTE_S = 1.0
 MAX_CHUNKS_PER_PACKET = 4096
 MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_UNSENT_BYTES = 4 * 1024 * 1024
@@ -151,6 +152,11 @@ class BytesSender:
                     await self._send_chunks(carrier, generation, part[0])
                 refs = [grant.block for grant in part]
                 body = await self._disk.run(lambda refs=refs: _read(self._directory, refs))  # type: ignore[misc]
+            except RemoteStoreUnavailable:
+                # Only this consumer waits; what it is granted stays granted.
+                self._waiting.extendleft((generation, grant) for grant in reversed(part))
+                await asyncio.sleep(RETRY_REMOTE_S)
+                continue
             except PulsarException as error:
                 if len(part) > 1:
                     # One of them cannot be read: each goes alone, so that the others arrive.

@@ -18,9 +18,10 @@ from pulsar_ray.broker.subscription.log.log_view import FramePlace
 from pulsar_ray.broker.subscription.log.segment_blocks import Segment, blocks_of, delays_in
 from pulsar_ray.clock import Clock
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
-from pulsar_ray.errors import BrokerPersistenceError, CorruptData, Fenced, Moved
+from pulsar_ray.errors import BrokerPersistenceError, CorruptData, Fenced, Moved, RemoteStoreUnavailable
 from pulsar_ray.format.delivery_times import DeliveryTimes
 from pulsar_ray.format.segment import SEGMENT_HEADER_SIZE
+from pulsar_ray.ledger.offloaded import UNREAD
 from pulsar_ray.ledger.reader import SegmentGone, SegmentReader
 from pulsar_ray.ledger.recovery import find_frame
 from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory
@@ -67,6 +68,8 @@ class LogScan:
                     position = self._read(reader, segment, position, through, parts, left)
             except SegmentGone:
                 position = end
+            except UNREAD as error:
+                raise RemoteStoreUnavailable(error.text) from error  # the same request is made again
         return (np.concatenate(parts) if parts else empty_rows()), position
 
     def _read(

@@ -19,6 +19,7 @@ from pulsar_ray.format.compression import UnknownCodec
 from pulsar_ray.format.delivery_times import DeliveryTimes, delivery_times
 from pulsar_ray.format.frame import FrameHeader
 from pulsar_ray.format.segment import SEGMENT_HEADER_SIZE
+from pulsar_ray.ledger.offloaded import UNREAD
 from pulsar_ray.ledger.reader import SegmentGone, SegmentReader
 from pulsar_ray.ledger.segment_file import segment_name
 
@@ -150,6 +151,8 @@ class _Window:
         """Add a block to those whose slots are to be found."""
         try:
             self._look_at(ref)
+        except UNREAD:
+            raise
         except (PulsarException, UnknownCodec, ValueError) as error:
             logger.warning(
                 "the keys of entries %d:%d to %d cannot be read, they count as keyless: %s",
@@ -225,6 +228,8 @@ def _delay_of(window: SegmentWindow, ref: BlockRef) -> DeliveryTimes | None:
         if needed > len(data):
             data = window.read(ref.offset, needed)
         return delivery_times(parse_block_header(data, 0, window.path))
+    except UNREAD:
+        raise
     except (PulsarException, ValueError) as error:
         logger.warning(
             "the header of entries %d:%d to %d cannot be read, they are delivered at once: %s",
@@ -317,6 +322,8 @@ def _chunk_of(reader: SegmentReader, ref: BlockRef) -> StoredChunk | None:
     try:
         header = reader.read_block_header(ref.offset, ref.length)
         info = header.metadata().chunk if header.flags & CHUNK else None
+    except UNREAD:
+        raise
     except PulsarException as error:
         place = ref.ledger_id, ref.first_entry_id
         logger.warning("the header of entry %d:%d cannot be read: %s", *place, error)

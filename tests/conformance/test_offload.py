@@ -1,0 +1,158 @@
+"""Messages that are only in the object store come as any others, and wait while it is away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pulsar_ray.client.consumer.consumer import Consumer
+from pulsar_ray.errors import NotAllowedError, RemoteStoreUnavailable, Timeout
+from pulsar_ray.journal import store_life
+from pulsar_ray.journal.file_store import FileStore
+from pulsar_ray.journal.store_journal import StoreJournal
+from pulsar_ray.ledger import offloaded
+from pulsar_ray.model.enums import ConsumerType
+from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.testing.waiting import wait_until
+from tests.conformance.broker import EARLIEST, WAIT_MS, Broker
+
+COUNT, SIZE = 80, 10_000
+SMALL = {"segment_size_bytes": 64 * 1024, "index_checkpoint_bytes": 64 * 1024}
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_life, "PIECE_BYTES", 16 * 1024)
+    monkeypatch.setattr(offloaded.READING, "wait_s", 0.3)
+
+
+@pytest.fixture
+def make_shipped(make_broker: Callable[..., Broker], tmp_path: Path) -> Iterator[Callable[..., Broker]]:
+    """Makes a broker whose one store ships into a directory."""
+    journals: list[StoreJournal] = []
+
+    def make(**settings: Any) -> Broker:
+        url = (tmp_path / "bucket").as_uri()
+        broker = make_broker(remote_url=url, **SMALL, **settings)
+        journals.append(StoreJournal(broker._directory, "store", url))
+        journals[-1].wait_ready(30)
+        return broker
+
+    yield make
+    for journal in journals:
+        journal.stop()
+
+
+@contextmanager
+def bucket_away() -> Iterator[None]:
+    real = FileStore.get
+
+    def get(store: FileStore, key: str) -> bytes | None:
+        if key.startswith("segments/"):
+            raise RemoteStoreUnavailable("the bucket is away")
+        return real(store, key)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FileStore, "get", get)
+        yield
+
+
+def published(broker: Broker, topic: str) -> list[MessageId]:
+    producer = broker.client().create_producer(topic, batching_enabled=False, block_if_queue_full=True)
+    ids: list[MessageId] = []
+    for number in range(COUNT):
+        producer.send_async(payload(number), lambda _, sent: ids.append(sent))
+        if number % 5 == 4:
+            producer.flush()  # else all would be one frame, and one segment
+    return ids
+
+
+def payload(number: int) -> bytes:
+    return (b"%d " % number * SIZE)[:SIZE]
+
+
+def offload(broker: Broker, topic: str) -> dict[str, Any]:
+    topics = broker.admin().topics
+    topics.offload(topic)
+    wait_until(lambda: topics.offload_status(topic)["status"] != "RUNNING")
+    status = topics.offload_status(topic)
+    assert (status["status"], status["last_error"]) == ("SUCCESS", "")
+    return status
+
+
+def test_offloaded_messages_come_as_any_others(make_shipped: Callable[..., Broker]) -> None:
+    broker = make_shipped()
+    early = broker.client().subscribe("t", "early", initial_position=EARLIEST)
+    shared = broker.client().subscribe("t", "shared", ConsumerType.KeyShared, initial_position=EARLIEST)
+    ids = published(broker, "t")
+    status = offload(broker, "t")
+    assert status["offloaded_segments"] >= 8
+    assert status["offloaded_bytes"] > status["local_bytes"] > 0
+    assert broker.admin().topics.stats("t")["offloadedStorageSize"] == status["offloaded_bytes"]
+    for consumer in (early, shared):
+        for number in range(COUNT):
+            message = consumer.receive(WAIT_MS)
+            assert message.data() == payload(number)
+            consumer.acknowledge(message)
+    early.seek(ids[3])
+    assert early.receive(WAIT_MS).data() in {payload(3), payload(4)}
+    reader = broker.client().create_reader("t", MessageId.earliest)
+    assert [reader.read_next(WAIT_MS).data() for _ in range(COUNT)] == [payload(n) for n in range(COUNT)]
+    [peeked] = broker.admin().topics.peek_messages("t", "early", 1)
+    assert peeked.data() in {payload(3), payload(4)}
+    assert early.receive(WAIT_MS).data() in {payload(4), payload(5)}
+
+
+def test_while_the_bucket_is_away_only_those_wait_who_need_it(make_shipped: Callable[..., Broker]) -> None:
+    broker = make_shipped()
+    broker.client().subscribe("t", "cold", initial_position=EARLIEST).close()
+    published(broker, "t")
+    offload(broker, "t")
+    with bucket_away():
+        cold = broker.client().subscribe("t", "cold")
+        hot = broker.client().subscribe("t", "hot")
+        producer = broker.client().create_producer("t")
+        producer.send(b"now")
+        assert hot.receive(WAIT_MS).data() == b"now"
+        with pytest.raises((RemoteStoreUnavailable, Timeout)):
+            cold.receive(1500)
+    assert [patiently(cold) for _ in range(COUNT)] == [payload(n) for n in range(COUNT)]
+
+
+def patiently(consumer: Consumer) -> bytes:
+    """Receive again for as long as what comes next is not here."""
+
+    def received() -> list[bytes]:
+        try:
+            return [consumer.receive(WAIT_MS).data()]
+        except RemoteStoreUnavailable:
+            return []
+
+    return wait_until(received)[0]
+
+
+def test_a_threshold_offloads_by_itself_and_retention_deletes_there(
+    make_shipped: Callable[..., Broker], tmp_path: Path
+) -> None:
+    broker = make_shipped(managed_ledger_offload_threshold_in_bytes=0)
+    consumer = broker.client().subscribe("t", "s", initial_position=EARLIEST)
+    published(broker, "t")
+    topics = broker.admin().topics
+    wait_until(lambda: topics.offload_status("t")["offloaded_segments"] >= 8, timeout_s=40)
+    for _ in range(COUNT):
+        consumer.acknowledge(consumer.receive(WAIT_MS))
+    topics.truncate("t")
+    wait_until(lambda: topics.offload_status("t")["offloaded_segments"] == 0)
+    wait_until(lambda: not [p for p in (tmp_path / "bucket" / "segments").rglob("*.seg/*") if p.is_file()])
+
+
+def test_what_is_not_shipped_is_not_offloaded(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker()
+    published(broker, "t")
+    with pytest.raises(NotAllowedError, match="start the broker with --remote"):
+        broker.admin().topics.offload("t")
+    assert broker.admin().topics.offload_status("t")["status"] == "NOT_RUN"
