@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,14 @@ class Signer:
         self.file.write_bytes(_pem(self._own))
 
     def _signed(
-        self, name: x509.Name, key: Any, days: int, *, is_ca: bool, use: x509.ObjectIdentifier | None = None
+        self,
+        name: x509.Name,
+        key: Any,
+        days: int,
+        *,
+        is_ca: bool,
+        use: x509.ObjectIdentifier | None = None,
+        extensions: Sequence[x509.ExtensionType] = (),
     ) -> x509.Certificate:
         now = datetime.datetime.now(datetime.timezone.utc)
         addresses = x509.SubjectAlternativeName([x509.DNSName("localhost")])
@@ -40,7 +48,9 @@ class Signer:
             .add_extension(addresses, critical=False)
         )
         if use is not None:
-            builder = builder.add_extension(x509.ExtendedKeyUsage([use]), critical=False)
+            extensions = [*extensions, x509.ExtendedKeyUsage([use])]
+        for each in extensions:
+            builder = builder.add_extension(each, critical=False)
         return builder.sign(self._key, hashes.SHA256())
 
     def give(
@@ -57,13 +67,22 @@ class Signer:
         signed = self._signed(_named(name), key, days, is_ca=False, use=use)
         return self._written(file, [signed], key)
 
-    def give_by_another(self, name: str, file: str, *, is_ca: bool) -> tuple[str, str]:
+    def give_by_another(
+        self,
+        name: str,
+        file: str,
+        *,
+        is_ca: bool,
+        of_signer: Sequence[x509.ExtensionType] = (),
+        of_client: Sequence[x509.ExtensionType] = (),
+    ) -> tuple[str, str]:
         """Return the files of one that is signed with a certificate of this authority, and of its key."""
         between = Signer.__new__(Signer)
         between._key, between._name = ec.generate_private_key(ec.SECP256R1()), _named(f"{file}-between")
-        certificate = self._signed(between._name, between._key, 1, is_ca=is_ca)
+        certificate = self._signed(between._name, between._key, 1, is_ca=is_ca, extensions=of_signer)
         key = ec.generate_private_key(ec.SECP256R1())
-        return self._written(file, [between._signed(_named(name), key, 1, is_ca=False), certificate], key)
+        own = between._signed(_named(name), key, 1, is_ca=False, extensions=of_client)
+        return self._written(file, [own, certificate], key)
 
     def _written(self, file: str, chain: list[x509.Certificate], key: Any) -> tuple[str, str]:
         paths = self._directory / f"{file}.crt", self._directory / f"{file}.key"

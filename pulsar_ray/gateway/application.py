@@ -71,6 +71,8 @@ class Gateway:
             shutdown_timeout=DRAIN_S,
             # Its lines have whole addresses, and with them the tokens of WebSockets.
             access_log=None,
+            # A small body could become one of any size, before anybody was asked who they are.
+            auto_decompress=False,
         )
         await self._runner.setup()
         context = None if self._tls is None else self._tls.context

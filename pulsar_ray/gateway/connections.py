@@ -84,6 +84,9 @@ class Connections:
         @web.middleware
         async def read(request: web.Request, handler: Handler) -> web.StreamResponse:
             if request.can_read_body:
+                coding = request.headers.get("Content-Encoding", "identity")
+                if coding.lower() != "identity":
+                    raise Refusal(415, f"Content-Encoding: {coding[:50]}: send bodies as they are")
                 try:
                     await within(request.read(), self._body_s)
                 except asyncio.TimeoutError:

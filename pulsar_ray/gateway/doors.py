@@ -137,7 +137,8 @@ class Doors:
         """Write a line of the audit log, without the query, where tokens are."""
         path = request.rel_url.raw_path[:1000]
         # Only the proxy's own last entry is not a claim of whoever asked.
-        forwarded = request.headers.get("X-Forwarded-For", "") if self._is_behind_proxy else ""
+        # It may be a header of its own, behind that of whoever asked.
+        forwarded = request.headers.getall("X-Forwarded-For", [""])[-1] if self._is_behind_proxy else ""
         address = forwarded.rpartition(",")[2].strip()[:100] or request.remote
         audit("%r at %s: %s %s: %d", caller.role, address, request.method, path, status)
 

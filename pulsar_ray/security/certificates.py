@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import base64
 import datetime
+from collections.abc import Mapping
 from typing import Any
 
 from pulsar_ray.errors import AuthenticationError, InvalidConfiguration, OperationNotSupported
-from pulsar_ray.security.keys import CURVES, MISSING, asymmetric_key, cryptography, read_source
+from pulsar_ray.security.keys import CURVES, MISSING, RSA_BITS, asymmetric_key, cryptography, read_source
 from pulsar_ray.security.tokens import jwt, show_token
 
 SCHEME = "x5c"
@@ -64,8 +65,16 @@ class ClientCertificates:
         Raises AuthenticationError for a certificate that nobody trusted has signed, that is not valid now or
         not for clients, and for a token that its key did not sign, or that is older than a minute.
         """
-        library, x509 = jwt(), _x509()
         header, _ = show_token(token)
+        try:
+            return self._checked(token, header, now_s)
+        except (AuthenticationError, OperationNotSupported):
+            raise
+        except Exception as error:  # of the library, for a field that cannot be read: many kinds
+            raise AuthenticationError(f"what it shows is no certificate: {str(error)[:200]}") from error
+
+    def _checked(self, token: str, header: Mapping[str, Any], now_s: float) -> tuple[str, float]:
+        library, x509 = jwt(), _x509()
         chain = _shown(x509, header.get("x5c"))
         leaf = chain[0]
         self._verify(x509, chain, now_s)
@@ -94,23 +103,39 @@ class ClientCertificates:
             if usage is not None and x509.oid.ExtendedKeyUsageOID.CLIENT_AUTH not in usage:
                 raise ValueError("it is not for clients")
 
+        def for_tokens(_policy: object, _certificate: object, usage: Any) -> None:
+            if usage is not None and not (usage.digital_signature or usage.key_agreement):
+                raise ValueError("its key is not for signatures")
+
+        def for_certificates(_policy: object, _certificate: object, usage: Any) -> None:
+            if usage is not None and not usage.key_cert_sign:
+                raise ValueError("its key is not for signatures of certificates")
+
         # Only the extensions that OpenSSL looks at for HTTP: many a private authority leaves out others.
-        anything = verification.ExtensionPolicy.permit_all()
         agnostic = verification.Criticality.AGNOSTIC
+        anything = verification.ExtensionPolicy.permit_all()
+        clients = anything.may_be_present(x509.ExtendedKeyUsage, agnostic, for_clients)
+        signers = clients.require_present(x509.BasicConstraints, agnostic, None)
         verifier = (
             verification.PolicyBuilder()
             .store(verification.Store(self._trusted))
             .time(datetime.datetime.fromtimestamp(now_s, datetime.timezone.utc))
             .extension_policies(
-                ca_policy=anything.require_present(x509.BasicConstraints, agnostic, None),
-                ee_policy=anything.may_be_present(x509.ExtendedKeyUsage, agnostic, for_clients),
+                ca_policy=signers.may_be_present(x509.KeyUsage, agnostic, for_certificates),
+                ee_policy=clients.may_be_present(x509.KeyUsage, agnostic, for_tokens),
             )
             .build_client_verifier()
         )
         try:
-            verifier.verify(chain[0], chain[1:])
+            verified = verifier.verify(chain[0], chain[1:])
         except verification.VerificationError as error:
             raise AuthenticationError(f"the certificate is not accepted: {str(error)[:300]}") from None
+        for each in verified.chain:
+            key = each.public_key()
+            if isinstance(key, cryptography().rsa.RSAPublicKey) and key.key_size < RSA_BITS:
+                raise AuthenticationError(
+                    f"the certificate is not accepted: an RSA key of {key.key_size} bits can be broken"
+                )
 
 
 def _x509() -> Any:
@@ -124,8 +149,8 @@ def _x509() -> Any:
 def _certificates(x509: Any, content: bytes, what: str) -> list[Any]:
     try:
         found: list[Any] = x509.load_pem_x509_certificates(content)
-    except ValueError:
-        raise InvalidConfiguration(f"{what}: it has no certificate in PEM") from None
+    except Exception as error:  # of the library: many kinds
+        raise InvalidConfiguration(f"{what}: it has no certificate in PEM") from error
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import threading
 import time
@@ -62,20 +63,39 @@ class ClientCredentials:
         return _text_in(answer, "access_token", address), float(lasts_s) if is_number else 0.0
 
 
-def _fetched(url: str, form: Mapping[str, str] | None = None) -> Mapping[str, Any]:
-    """Return the JSON of an address, behind a form if one is given."""
+class _SafeRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows an issuer to where credentials may be sent, and nowhere else."""
+
+    def redirect_request(self, *given: Any) -> urllib.request.Request | None:
+        """See HTTPRedirectHandler: the last argument is the new address."""
+        _check_address(given[-1])
+        return super().redirect_request(*given)
+
+
+_OPENER = urllib.request.build_opener(_SafeRedirects)
+
+
+def _check_address(url: str) -> None:
     parts = urlsplit(url)
     if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname or "")):
         raise AuthenticationError(f"{url[:200]}: credentials are sent by https alone")
-    request = urllib.request.Request(url, None if form is None else urlencode(form).encode())
+
+
+def _fetched(url: str, form: Mapping[str, str] | None = None) -> Mapping[str, Any]:
+    """Return the JSON of an address, behind a form if one is given."""
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+        _check_address(url)
+        request = urllib.request.Request(url, None if form is None else urlencode(form).encode())
+        with _OPENER.open(request, timeout=TIMEOUT_S) as answer:
             body = answer.read(_MOST_BYTES)
     except urllib.error.HTTPError as error:
         said = error.read(500).decode(errors="replace")
         raise AuthenticationError(f"{url[:200]} answers {error.code}: {said}") from None
     except OSError as error:
         raise AuthenticationError(f"{url[:200]} does not answer: {error}") from None
+    except (ValueError, http.client.HTTPException) as error:
+        reason = str(error) or type(error).__name__
+        raise AuthenticationError(f"{url[:200]} is no address, or no HTTP answers: {reason[:200]}") from None
     return _object(body, url)
 
 
@@ -92,7 +112,7 @@ def _of_file(place: Any) -> Mapping[str, Any]:
 def _object(text: str | bytes, place: str) -> Mapping[str, Any]:
     try:
         parsed = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise AuthenticationError(f"{place[:200]} is no JSON: {error}") from None
     if not isinstance(parsed, dict):
         raise AuthenticationError(f"{place[:200]} is no JSON object")

@@ -56,7 +56,7 @@ class PageRoutes:
         self._rendering = Rendering(links)
         self.visitors = Visitors(doors, self._rendering, is_outside_tls=outer_url.startswith("https:"))
         self._messages = MessagePages(calls, client, self._show)
-        self._actions = Actions(calls, self.visitors, self._show)
+        self._actions = Actions(calls, self.visitors, self._show, doors.check)
         self._history = History()
 
     def add_to(self, routes: GuardedRoutes) -> None:

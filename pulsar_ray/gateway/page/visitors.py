@@ -78,7 +78,7 @@ class Visitors:
             if response.status < 400 or not is_page(request) or response.content_type == "text/html":
                 return response
             if response.status == 401 and request.method == "GET" and "HX-Request" not in request.headers:
-                return _see(f"{UI}/login?{urlencode({'back': request.path}, safe='/')}")
+                return _see(f"{UI}/login?{urlencode({'back': request.rel_url.raw_path_qs}, safe='/')}")
             reason = response.text if isinstance(response, web.Response) else ""
             return self._rendering.page("error.html", response.status, reason=_reason(reason or ""))
 
@@ -101,9 +101,11 @@ def _see(path: str) -> web.Response:
 def _back(path: str) -> str:
     """Return a path of this server.
 
-    A link to the login must not lead to another site.
+    A link to the login must not lead to another site. Browsers leave out tabs and lines' ends, so that a path
+    with one between two slashes would.
     """
-    return path if path.startswith("/") and not path.startswith(("//", "/\\")) else "/"
+    is_here = path.startswith("/") and not path.startswith(("//", "/\\"))
+    return path if is_here and path.isprintable() else "/"
 
 
 def _reason(body: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -32,10 +33,16 @@ class Issuer:
         self.asked: list[dict[str, list[str]]] = []
         self.answer: Any = {"access_token": "token-1", "expires_in": 100}
         self.status = 200
+        self.moved = ""
         issuer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                if issuer.moved:
+                    self.send_response(302)
+                    self.send_header("Location", issuer.moved)
+                    self.end_headers()
+                    return
                 known = self.path == "/realm/.well-known/openid-configuration"
                 found = {"token_endpoint": f"{issuer.url}/token"} if known else {}
                 self._reply(200, json.dumps(found).encode())
@@ -116,6 +123,10 @@ def test_credentials_are_read_from_where_they_are_named(issuer: Issuer, tmp_path
             "private_key: '/nowhere/key' cannot be read .No such file",
         ),
         ('{"issuer_url": "http://127.0.0.1:9", "client_id": "a", "client_secret": "b"}', "does not answer"),
+        ('{"issuer_url": "https://x:port", "client_id": "a", "client_secret": "b"}', "is no address"),
+        ('{"issuer_url": "https://[::1", "client_id": "a", "client_secret": "b"}', "is no address"),
+        ('{"issuer_url": "https://x y", "client_id": "a", "client_secret": "b"}', "is no address"),
+        ("[" * 100_000, "is no JSON"),
     ],
 )
 def test_wrong_parameters_are_named(parameters: str, reason: str) -> None:
@@ -130,6 +141,7 @@ def test_wrong_parameters_are_named(parameters: str, reason: str) -> None:
         (200, b"<html>", "is no JSON"),
         (200, {"expires_in": 5}, "has no access_token"),
         (200, {"access_token": 7}, "has no access_token"),
+        (200, b"[" * 100_000, "is no JSON"),
     ],
 )
 def test_an_issuer_that_gives_none_is_named(issuer: Issuer, status: int, answer: Any, reason: str) -> None:
@@ -164,3 +176,27 @@ def test_a_client_acts_as_the_role_of_its_token(issuer: Issuer, tmp_path: Path) 
                 with pytest.raises(AuthorizationError):
                     client.create_producer("t")
     cluster.close()
+
+
+def test_an_issuer_that_leads_elsewhere_is_not_followed_where_others_listen(issuer: Issuer) -> None:
+    issuer.moved = "http://issuer.example/"
+    with pytest.raises(AuthenticationError, match=r"issuer.example/: credentials are sent by https alone"):
+        ClientCredentials(issuer.parameters()).token()
+    assert not issuer.asked
+
+
+def test_what_is_no_http_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def greet() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"220 mail.example ESMTP\r\n")
+                connection.recv(1000)
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        issuer_url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(AuthenticationError, match="no HTTP answers: 220 mail"):
+            ClientCredentials(json.dumps({"issuer_url": issuer_url, **SECRET})).token()
+        thread.join()

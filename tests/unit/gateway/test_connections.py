@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import http.client
 import logging
 import socket
@@ -174,6 +175,34 @@ def test_the_audit_log_has_the_address_that_the_proxy_saw(
     lines = [record.getMessage() for record in caplog.records]
     assert "at 203.0.113.7:" in lines[0]
     assert "at 127.0.0.1:" in lines[1]
+
+
+def test_what_somebody_claims_before_the_proxy_is_not_believed(
+    behind_a_proxy: Http, caplog: pytest.LogCaptureFixture
+) -> None:
+    request = http.client.HTTPConnection(behind_a_proxy.address)
+    request.putrequest("GET", "/admin/v2/tenants")
+    request.putheader("X-Forwarded-For", "198.51.100.1")
+    request.putheader("X-Forwarded-For", "203.0.113.7")
+    with caplog.at_level(logging.INFO, "pulsar_ray.audit"):
+        request.endheaders()
+        assert request.getresponse().status == 200
+    request.close()
+    assert "at 203.0.113.7:" in caplog.records[0].getMessage()
+
+
+def test_a_body_that_is_packed_is_refused_and_not_unpacked(call: Http) -> None:
+    packed = gzip.compress(bytes(64 << 20))
+    answer = call("POST", "/topics/persistent/public/default/t", packed, **{"Content-Encoding": "gzip"})
+    assert answer.status == 415
+    assert "send bodies as they are" in answer.json["reason"]
+    assert (
+        call("POST", "/topics/persistent/public/default/t", "{}", **{"Content-Encoding": "x" * 99}).status
+        == 415
+    )
+    for coding in ("identity", "Identity"):
+        path = "/admin/v2/namespaces/public/default/messageTTL"
+        assert call("POST", path, 60, **{"Content-Encoding": coding}).status == 204
 
 
 @pytest.mark.parametrize("url", ["queues.example", "https://queues.example/path", "ftp://x", "https://a b"])

@@ -10,6 +10,9 @@ from urllib.parse import urlencode
 
 import pytest
 
+from pulsar_ray.client.client import Client
+from pulsar_ray.model.enums import InitialPosition
+from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.security.keys import new_secret
 from pulsar_ray.security.tokens import create_token
 from tests.unit.gateway.conftest import Answer, Http, serving
@@ -83,11 +86,62 @@ def test_a_stranger_is_asked_who_they_are_and_comes_back(door: Http) -> None:
     assert door("GET", TOPIC, Cookie=kept.split(";")[0]).status == 200
 
 
+def test_a_stranger_comes_back_to_what_was_asked_for(door: Http) -> None:
+    for path in ("/ui/topics/persistent/acme/ns/a%2Fb%0Ac", "/?q=ns&sort=topic"):
+        form = door("GET", door("GET", path).headers["Location"])
+        assert f'name="back" value="{path.replace("&", "&amp;")}"'.encode() in form.body
+
+
+def test_letters_go_where_the_role_may_publish(door: Http) -> None:
+    client = Client._on(door.cluster)
+    letters, mine, other = "persistent://acme/ns/l-DLQ", "persistent://acme/ns/t", "public/default/other"
+    client.subscribe(letters, "keeper", initial_position=InitialPosition.Earliest).close()
+    producer = client.create_producer(letters)
+    names_other = {"REAL_TOPIC": f"persistent://{other}"}
+    redrive = "/ui/topics/persistent/acme/ns/l-DLQ/actions/redrive"
+
+    def confirmed(role: str, to: str = "") -> Answer:
+        cookie = enter(door, role)
+        found = re.search(rb'name="mark" value="(\w+)"', door("GET", redrive, Cookie=cookie).body)
+        assert found is not None
+        fields = urlencode({"mark": found[1].decode(), "to": to})
+        return door("POST", redrive, fields, Cookie=cookie, **FORM)
+
+    producer.send(b"theirs", properties=names_other)
+    for answer in (confirmed("lead"), confirmed("lead", other)):
+        assert answer.status == 403
+        assert b"public/default/other" in answer.body
+    assert confirmed("lead", mine).status == 200
+    producer.send(b"mine", properties={"REAL_TOPIC": mine})
+    assert confirmed("lead").status == 200
+    producer.send(b"theirs", properties=names_other)
+    producer.send(b"mine", properties={"REAL_TOPIC": mine})
+    answer = confirmed("lead")
+    assert answer.status == 403
+    assert b"the letters name 2 topics" in answer.body
+    assert confirmed("boss").status == 200
+    reader = client.create_reader(f"persistent://{other}", MessageId.earliest)
+    assert [reader.read_next(5000).data() for _ in range(1)] == [b"theirs"]
+    assert not reader.has_message_available()
+    client.close()
+
+
 def test_styles_and_scripts_are_for_everybody(door: Http) -> None:
     assert door("GET", "/ui/static/page.css").status == 200
 
 
-@pytest.mark.parametrize("back", ["//evil.example", "https://evil.example/", "/\\evil.example", ""])
+@pytest.mark.parametrize(
+    "back",
+    [
+        "//evil.example",
+        "https://evil.example/",
+        "/\\evil.example",
+        "",
+        "/\t/evil.example",
+        "/\n/evil.example",
+        "/\r/evil.example",
+    ],
+)
 def test_a_login_leads_to_no_other_site(door: Http, back: str) -> None:
     answer = door("POST", "/ui/login", urlencode({"token": token("boss"), "back": back}), **FORM)
     assert answer.headers["Location"] == "/"

@@ -5,11 +5,15 @@ from __future__ import annotations
 import base64
 import json
 import time
+import warnings
 from pathlib import Path
+from random import Random
 
 import jwt
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from pulsar_ray.errors import AuthenticationError, InvalidConfiguration
@@ -17,6 +21,21 @@ from pulsar_ray.security.certificates import ClientCertificates, proof
 from tests.certificates import Signer
 
 NOW = time.time()
+_USES = (
+    "digital_signature",
+    "content_commitment",
+    "key_encipherment",
+    "data_encipherment",
+    "key_agreement",
+    "key_cert_sign",
+    "crl_sign",
+    "encipher_only",
+    "decipher_only",
+)
+
+
+def _usage(**uses: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(**{**dict.fromkeys(_USES, False), **uses})
 
 
 @pytest.fixture
@@ -59,6 +78,58 @@ def test_signers_between_may_come_along_if_they_may_sign(signer: Signer, checks:
     assert checks.check(proof(*signer.give_by_another("lead", "a", is_ca=True), NOW), NOW)[0] == "lead"
     with pytest.raises(AuthenticationError, match="not accepted"):
         checks.check(proof(*signer.give_by_another("boss", "b", is_ca=False), NOW), NOW)
+
+
+@pytest.mark.parametrize(
+    ("of_signer", "of_client", "reason"),
+    [
+        ([_usage(key_cert_sign=True)], [_usage(digital_signature=True)], ""),
+        ([_usage(crl_sign=True)], [], "not for signatures of certificates"),
+        ([x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])], [], "not for clients"),
+        ([x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])], [], ""),
+        ([], [_usage(key_encipherment=True)], "not for signatures"),
+    ],
+)
+def test_keys_sign_only_what_they_are_for(
+    signer: Signer,
+    checks: ClientCertificates,
+    of_signer: list[x509.ExtensionType],
+    of_client: list[x509.ExtensionType],
+    reason: str,
+) -> None:
+    files = signer.give_by_another("lead", "a", is_ca=True, of_signer=of_signer, of_client=of_client)
+    if not reason:
+        assert checks.check(proof(*files, NOW), NOW)[0] == "lead"
+        return
+    with pytest.raises(AuthenticationError, match=reason):
+        checks.check(proof(*files, NOW), NOW)
+
+
+def test_a_key_that_can_be_broken_proves_nothing(signer: Signer, checks: ClientCertificates) -> None:
+    certificate, key = signer.give("lead", "a", key=rsa.generate_private_key(65537, 1024))
+    shown = x509.load_pem_x509_certificate(Path(certificate).read_bytes()).public_bytes(Encoding.DER)
+    headers = {"x5c": [base64.b64encode(shown).decode()]}
+    claims = {"aud": "pulsar_ray", "exp": int(NOW) + 60}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        forged = jwt.encode(claims, Path(key).read_bytes(), "RS256", headers=headers)
+        with pytest.raises(AuthenticationError, match="RSA key of 1024 bits"):
+            checks.check(forged, NOW)
+
+
+def test_a_certificate_with_any_byte_changed_is_refused(signer: Signer, checks: ClientCertificates) -> None:
+    certificate, key = (Path(file).read_bytes() for file in signer.give("lead", "a"))
+    good = x509.load_pem_x509_certificate(certificate).public_bytes(Encoding.DER)
+    claims = {"aud": "pulsar_ray", "exp": int(NOW) + 60}
+    random = Random(40)
+    for place in range(len(good)):
+        changed = bytearray(good)
+        changed[place] ^= random.randrange(1, 256)
+        headers = {"x5c": [base64.b64encode(changed).decode()]}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with pytest.raises(AuthenticationError):
+                checks.check(jwt.encode(claims, key, "ES256", headers=headers), NOW)
 
 
 def test_what_is_not_signed_by_those_who_may_is_refused(
