@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Any, Protocol
 
+from pulsar_ray.broker.catalog.founding import CatalogOrder
 from pulsar_ray.broker.figures.actor_report import ActorReport
 from pulsar_ray.config import Settings
 
@@ -93,6 +94,10 @@ class ActorSystem(Protocol):
 
     def create(self, kind: ActorKind, name: str, node_id: str | None, *arguments: Any) -> ActorHandle:
         """Create a detached actor on a node, or return the one that has the name."""
+        ...
+
+    def begin_controller(self, data_dir: str, settings: Settings, order: CatalogOrder) -> ActorHandle:
+        """Create the controller on the node of its order, or return it."""
         ...
 
     def find(self, name: str) -> ActorHandle | None:

@@ -170,7 +170,14 @@ class Controller:
         logs = ChangeLogs(catalog, partitions, SystemClock().now_ms)
         ending = TopicEnding(served, logs, self._passivation.parked_clients.consumers.at)
         self._logs, self._policies, self._ending = logs, policies, ending
-        self._lost_stores = LostStores(served, self._stores, logs, partitions, self._settings)
+        self._lost_stores = LostStores(
+            served,
+            self._stores,
+            logs,
+            partitions,
+            self._settings,
+            leave=partial(self._must_end, "the store beside it is gone, and others ship", True),
+        )
         self._moves = PartitionMoves(served, self._actors, self._stores, self._passivation, SystemClock())
         self._passivation.remove_by(partial(ending.delete_topic, force=False))
         self._administration = Administration(topics, logs, ending, self._settings, self._policy_changed)
@@ -467,6 +474,12 @@ class Controller:
         """Return the numbers of the partitions that the catalog expects in a store."""
         await self._serving()
         return self._lost_stores.kept_by(store_id)
+
+    async def catalog_store(self) -> str:
+        """Return the id of the store beside this controller."""
+        await self._serving()
+        assert self._stores.membership is not None
+        return self._stores.membership.catalog_store_id
 
     async def lost_with(self, store_id: str) -> dict[str, Any]:
         """Say what is lost with a store, as `LostStores.losses`."""

@@ -199,13 +199,16 @@ class HeldStore:
         return self._journal
 
     async def stats(self) -> dict[str, Any]:
-        """Free and total bytes of the disk."""
+        """The disk in bytes, and how far it is shipped, if it is."""
         usage = await asyncio.to_thread(shutil.disk_usage, self._path)
+        remote = await self.remote() or {}
         return {
             "path": str(self._path),
             "freeBytes": usage.free,
             "totalBytes": usage.total,
             "pid": os.getpid(),
+            "remoteLagSeconds": remote.get("lagSeconds"),
+            "remoteWaitingBytes": remote.get("waitingBytes"),
         }
 
     # --- partitions -------------------------------------------------------------------------------

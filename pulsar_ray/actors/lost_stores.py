@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pulsar_ray.actors.actor_system import ActorHandle
@@ -16,7 +16,7 @@ from pulsar_ray.broker.catalog.change_logs import ChangeLogs
 from pulsar_ray.broker.catalog.node_losses import NodeLosses, shared_out
 from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.config import OFF, Settings
-from pulsar_ray.errors import NotAllowedError, PulsarException, ServiceUnitNotReady
+from pulsar_ray.errors import JournalDamaged, NotAllowedError, PulsarException, ServiceUnitNotReady
 from pulsar_ray.model.topic_name import TopicName, heartbeat, is_change_log
 
 logger = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ ADOPT_DEADLINE_S = 600.0
 
 
 class LostStores:
-    """Belongs to the controller."""
+    """Belongs to the controller, which `leave` ends for another one to begin elsewhere."""
 
     def __init__(
         self,
@@ -35,6 +35,7 @@ class LostStores:
         logs: ChangeLogs,
         partitions: ChangeLogPartitions,
         settings: Settings,
+        leave: Callable[[], None],
     ) -> None:
         self._served = served
         self._stores = stores
@@ -42,6 +43,7 @@ class LostStores:
         self._partitions = partitions
         self._catalog = served.topics.catalog
         self._settings = settings
+        self._leave = leave
         self._losses = NodeLosses(settings.node_loss_seconds if settings.remote_url != OFF else 0)
         self._taking: asyncio.Task[None] | None = None
 
@@ -76,14 +78,15 @@ class LostStores:
     async def forget(self, store_id: str, subscriptions: Subscriptions) -> list[str]:
         """Begin the partitions of a lost store anew, empty, in the stores that are there.
 
-        Partitions that an object store has are restored there instead, with numbers and ids as they were.
+        Partitions that an object store has are restored there instead, with numbers and ids as they were, but
+        for those whose objects are missing or damaged there.
         Others have numbers that never come again, so that nobody takes them for what was lost, and
         get `subscriptions`. Changes of policies that lay there alone are lost as well. Returns the names of
         those. Raises as `losses`, and ServiceUnitNotReady where no other store takes partitions.
         """
-        names: list[str] = self.losses(store_id)["partitions"]
-        moved = await self._take_over(store_id)
-        names = [name for name in names if name not in moved]
+        self.losses(store_id)
+        await self._take_over(store_id, dict(await self._with_journals()), accepts_loss=True)
+        names = self._names_in(store_id)
         logs = [name for name in map(TopicName.parse, names) if is_change_log(name)]
         for namespace in sorted({name.namespace_name for name in logs}):
             await self._logs.abandon(namespace)
@@ -130,12 +133,15 @@ class LostStores:
         ready = [state["storeId"] for state in states if state["isReady"] and not state["problem"]]
         return [(each, self._stores.known[each]["handle"]) for each in ready if each in self._stores.known]
 
-    async def _take_over(self, store_id: str) -> set[str]:
+    async def _take_over(
+        self, store_id: str, handles: dict[str, ActorHandle], *, accepts_loss: bool = False
+    ) -> set[str]:
         """End the store's journal, and let others have what it shipped; return the partitions' names.
 
-        Nothing is ended if it shipped nothing. It may be repeated. Raises why some of it is not taken over.
+        Nothing is ended if it shipped nothing, or if an object is missing in the middle. `handles` are the
+        stores that ship. It may be repeated. Raises why some of it is not taken over; with `accepts_loss` a
+        partition whose objects are missing or damaged is left out instead.
         """
-        handles = dict(await self._with_journals())
         handles.pop(store_id, None)
         if not handles:
             return set()
@@ -158,9 +164,13 @@ class LostStores:
             return_exceptions=True,
         )
         for result in results:
-            if isinstance(result, BaseException):
+            if isinstance(result, JournalDamaged) and accepts_loss:
+                said = "store %s: what cannot be restored is left out: %s"
+                event(logger, said, store_id, result.text, level=logging.WARNING)
+            elif isinstance(result, BaseException):
                 raise result
-            moved |= result
+            else:
+                moved |= result
         return moved
 
     async def _adopted(self, store_id: str, handle: ActorHandle, share: list[str]) -> set[str]:
@@ -199,11 +209,23 @@ class LostStores:
         for store_id in self._stores.take_sealed():
             # Nobody may work in its directory when that becomes a new store.
             self._served.end_beside(store_id)
-        away = [each for each in self._stores.absent() if each != membership.catalog_store_id]
-        due = self._losses.look(now, away)
-        if due and (self._taking is None or self._taking.done()):
-            self._losses.begun(due[0])
-            self._taking = asyncio.get_running_loop().create_task(self._take_over_by_itself(due[0]))
+        due = self._losses.look(now, self._stores.absent())
+        if not due or not (self._taking is None or self._taking.done()):
+            return
+        own = membership.catalog_store_id
+        self._losses.begun(own if own in due else due[0])
+        taking = self._leave_to_others(own) if own in due else self._take_over_by_itself(due[0])
+        self._taking = asyncio.get_running_loop().create_task(taking)
+
+    async def _leave_to_others(self, own: str) -> None:
+        """End the controller if the disk with its catalog is gone, and another store ships.
+
+        One that begins there takes the store over.
+        """
+        if any(store_id != own for store_id, _ in await self._with_journals()):
+            self._leave()
+        else:
+            self._losses.failed(own, "the catalog is there, and no other store ships to the object store")
 
     def kept_by(self, store_id: str) -> list[int]:
         """Return the numbers of a store's partitions, without its heartbeat's."""
@@ -230,8 +252,8 @@ class LostStores:
 
         Those are not begun anew: their messages may come back with the disk.
         """
-        journals = [each for each, _ in await self._with_journals() if each != store_id]
-        if not journals:
+        handles = dict(await self._with_journals())
+        if not handles.keys() - {store_id}:
             raise ServiceUnitNotReady("no other store ships to the object store")
         event(
             logger,
@@ -241,7 +263,7 @@ class LostStores:
             level=logging.WARNING,
         )
         self._stores.give_up(store_id, "it does not answer, and is taken over")
-        moved = await self._take_over(store_id)
+        moved = await self._take_over(store_id, handles)
         for row in self._served.topics.move_unopened(store_id, self._stores.for_new_partitions):
             self._served.end(row)
         left = self._names_in(store_id)

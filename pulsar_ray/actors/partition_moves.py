@@ -156,12 +156,14 @@ class PartitionMoves:
                 f"store {store_id} is the last one that takes partitions: add a node first"
             )
         self._catalog.drain_store(store_id)
+        await self._catalog.settled()
         event(logger, "store %s is to become empty", store_id)
         await self.look()
 
     async def undrain(self, store_id: str) -> None:
         """Let a store take partitions again; what moves away and has not begun stays."""
         self._catalog.drain_store(store_id, is_wanted=False)
+        await self._catalog.settled()
         for move in list(self._moves.values()):
             if move.source == store_id and move.is_by_itself:
                 move.give_up("its node is not drained any more")

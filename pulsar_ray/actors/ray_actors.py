@@ -19,11 +19,12 @@ from pulsar_ray.actors.subscription_dispatcher import SubscriptionDispatcher
 from pulsar_ray.actors.topic_compactor import TopicCompactor
 from pulsar_ray.actors.topic_partition import TopicPartition
 from pulsar_ray.actors.watching.own_reports import OwnReports
+from pulsar_ray.broker.catalog.founding import CatalogOrder
 from pulsar_ray.broker.figures.actor_report import ActorReport
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException, Timeout
 from pulsar_ray.lane.waiting import within
-from pulsar_ray.transport.actor_names import NAMESPACE
+from pulsar_ray.transport.actor_names import CONTROLLER, NAMESPACE
 from pulsar_ray.transport.ray_calls import translated
 from pulsar_ray.transport.this_ray import (
     actor_id,
@@ -89,6 +90,14 @@ class RayActors:
     def create(self, kind: ActorKind, name: str, node_id: str | None, *arguments: Any) -> RayActor:
         """See ActorSystem."""
         return RayActor(name, options.create(_CLASSES[kind], name, node_id, *arguments))
+
+    def begin_controller(self, data_dir: str, settings: Settings, order: CatalogOrder) -> RayActor:
+        """See ActorSystem."""
+        # No other actor's process needs its modules.
+        from pulsar_ray.actors.controller import Controller  # noqa: PLC0415
+
+        arguments = (data_dir, settings, order, self, OwnRayActor)
+        return RayActor(CONTROLLER, options.create(Controller, CONTROLLER, order.node_id, *arguments))
 
     def find(self, name: str) -> RayActor | None:
         """See ActorSystem."""

@@ -9,6 +9,7 @@ import os
 import shutil
 import socket
 import time
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from pulsar_ray.actors.moving_store import MovingStore
 from pulsar_ray.actors.own_bytecode import compile_later
 from pulsar_ray.actors.watching.node_metrics import NodeMetrics
 from pulsar_ray.actors.watching.silence import is_silent
-from pulsar_ray.broker.catalog.founding import place_of_catalog
+from pulsar_ray.broker.catalog.founding import CatalogOrder, place_of_catalog
 from pulsar_ray.broker.health.disk_level import REMEDY, DiskLevel, DiskWatch, judge_disk
 from pulsar_ray.broker.health.health_socket import HealthSocket
 from pulsar_ray.broker.serving.logs.line_limits import event
@@ -40,6 +41,7 @@ logger = logging.getLogger(__name__)
 WATCH_INTERVAL_S = 5.0
 JOIN_POLL_S = 0.05
 CONTROLLER_DEADLINE_S = 5.0
+READY_DEADLINE_S = 90.0
 UNSEALED_LOOK_S = 60.0
 PROBE_DEADLINE_S = 2.0
 REPORT_DEADLINE_S = 3.0
@@ -66,6 +68,7 @@ class StoreActor(MovingStore):
         self._watcher: asyncio.Task[None] | None = None
         self._metrics: NodeMetrics | None = None
         self._began_s = time.monotonic()
+        self._without_s = 0.0
         self._journal_task: asyncio.Task[None] | None = None
         self._journal_problem = ""
         self._disk = DiskWatch(settings)
@@ -135,13 +138,15 @@ class StoreActor(MovingStore):
         assert self._store is not None
         owners = await asyncio.to_thread(journal.owners_if_sealed)
         identity = self._store.identity
-        if owners is None or identity.store_id == identity.catalog_store_id:
-            # A copy, or one that lacks what was shipped, and the catalog's: a person decides.
+        if owners is None:
+            # A copy, or one that lacks what was shipped: a person decides.
             await asyncio.sleep(UNSEALED_LOOK_S)
             return False
         controller = await asyncio.to_thread(self._system.find, CONTROLLER)
         if controller is None:
             return False
+        if identity.store_id == await controller.call("catalog_store", within_s=CONTROLLER_DEADLINE_S):
+            return False  # it leaves soon
         kept = await controller.call("kept_by", identity.store_id, within_s=CONTROLLER_DEADLINE_S)
         return await asyncio.to_thread(self._put_aside, owners, kept)
 
@@ -275,10 +280,41 @@ class StoreActor(MovingStore):
 
     async def _watch_controller(self) -> None:
         controller = await asyncio.to_thread(self._system.find, CONTROLLER)
-        if controller is None or not await is_silent(controller, CONTROLLER_DEADLINE_S, PROBE_DEADLINE_S):
+        if controller is None:
+            await self._without_controller()
+            return
+        self._without_s = 0.0
+        if not await is_silent(controller, CONTROLLER_DEADLINE_S, PROBE_DEADLINE_S):
             return
         logger.warning("the controller does not answer: killing it")
         await asyncio.to_thread(controller.crash)
+
+    async def _without_controller(self) -> None:
+        """Begin a controller here once there has been none for long (ADR 0143).
+
+        Its node is gone: Ray starts it again everywhere else. Of several stores one is first.
+        """
+        self._without_s += WATCH_INTERVAL_S
+        journal, store, after_s = self._journal, self._store, self._settings.node_loss_seconds
+        if store is None or journal is None or not journal.is_serving or not after_s:
+            return
+        if self._without_s < after_s:
+            return
+        self._without_s = 0.0
+        identity = store.identity
+        event(
+            logger,
+            "no controller runs for %d s: one begins here, with what is decided in %s",
+            after_s,
+            self._settings.remote_url,
+            level=logging.WARNING,
+        )
+        order = CatalogOrder(
+            node_id(), "recover", identity.cluster_id, str(uuid.uuid4()), identity.is_of_ray_cluster
+        )
+        begin = self._system.begin_controller
+        controller = await asyncio.to_thread(begin, str(self._path), self._settings, order)
+        await controller.call("ready", within_s=READY_DEADLINE_S)
 
     async def _watch_disk(self) -> None:
         """Log when the disk gets full, and when it has room again."""

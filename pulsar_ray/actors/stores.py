@@ -351,6 +351,9 @@ class Stores:
             handle.kill()
 
 
+_TOLD_OF_NODES = ("freeBytes", "totalBytes", "remoteLagSeconds", "remoteWaitingBytes")
+
+
 async def _disk(store: dict[str, Any]) -> dict[str, Any]:
     try:
         told = await store["handle"].call("stats", within_s=DISK_DEADLINE_S)
@@ -358,7 +361,7 @@ async def _disk(store: dict[str, Any]) -> dict[str, Any]:
         return {"state": "silent", "reason": f"does not answer within {DISK_DEADLINE_S:g} s"}
     except PulsarException as error:
         return {"state": "silent", "reason": error.text}
-    return {"freeBytes": told["freeBytes"], "totalBytes": told["totalBytes"]}
+    return {name: told[name] for name in _TOLD_OF_NODES}
 
 
 async def _described(handle: ActorHandle, what: str) -> dict[str, Any]:

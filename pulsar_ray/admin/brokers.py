@@ -58,6 +58,10 @@ class BrokerNode:
     """The size of the disk; None where the store does not answer."""
     reason: str = ""
     """Why it does not serve, where that is known."""
+    remote_lag_seconds: float | None = None
+    """The age of the oldest that is to be shipped; None without an object store."""
+    remote_waiting_bytes: int | None = None
+    """How much waits to be shipped."""
 
 
 class Brokers:
@@ -89,6 +93,8 @@ class Brokers:
                 free_bytes=node.get("freeBytes"),
                 total_bytes=node.get("totalBytes"),
                 reason=node["reason"],
+                remote_lag_seconds=node.get("remoteLagSeconds"),
+                remote_waiting_bytes=node.get("remoteWaitingBytes"),
             )
             for node in self._broker.ask("nodes")
         ]

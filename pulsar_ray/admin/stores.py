@@ -106,12 +106,12 @@ class Stores:
         """Give a lost store up, and begin its partitions anew on other nodes.
 
         All that it shipped into an object store comes back, with ids of messages and subscriptions, as of the
-        last object. The other partitions are empty, take messages at once, and have numbers that never
-        come again: streams and readers that stood in what was lost notice it (`DataLost`). The subscriptions
-        that all other partitions of a topic have are made on the new one, and get its messages from the first
-        on. A topic whose partitions all lay there has no subscriptions any more, and its consumers get
-        SubscriptionNotFound. If the store comes back, what lies there is not served. May be repeated. Raises
-        as `losses`, and NotAllowedError without `accept_loss`.
+        last object, but for partitions whose objects are missing or damaged. Those and the others are empty,
+        take messages at once, and have numbers that never come again: streams and readers that stood in what
+        was lost notice it (`DataLost`). The subscriptions that all other partitions of a topic have are made
+        on the new one, and get its messages from the first on. A topic whose partitions all lay there has no
+        subscriptions any more, and its consumers get SubscriptionNotFound. If the store comes back, what lies
+        there is not served. May be repeated. Raises as `losses`, and NotAllowedError without `accept_loss`.
         """
         loss = self.losses(store_id)
         if not accept_loss:

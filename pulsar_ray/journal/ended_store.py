@@ -16,7 +16,12 @@ from pulsar_ray.journal.objects import CatalogEntry
 from pulsar_ray.journal.store_files import LIFE_FILE, TERM_FILE, read_term, write_former_term
 from pulsar_ray.ledger.disk import SYSTEM_DISK
 from pulsar_ray.managed_ledger.log.partition_directories import partition_numbers
-from pulsar_ray.managed_ledger.store.store_identity import STORE_FILE, StoreIdentity, write_identity
+from pulsar_ray.managed_ledger.store.store_identity import (
+    CATALOG_FILE,
+    STORE_FILE,
+    StoreIdentity,
+    write_identity,
+)
 
 
 def place_aside(data_dir: Path, store_id: str) -> Path:
@@ -41,6 +46,9 @@ def put_aside(
         write_identity(aside, identity)
     if (data_dir / LIFE_FILE).exists():
         shutil.copyfile(data_dir / LIFE_FILE, aside / LIFE_FILE)
+    for name in (CATALOG_FILE, *(CATALOG_FILE + end for end in ("-wal", "-shm"))):
+        if (data_dir / name).exists():  # another node has the catalog by now
+            os.rename(data_dir / name, aside / name)
     left = []
     for number in sorted(partition_numbers(source)):
         term, owner = read_term(source / str(number)), owners.get(str(number), NOBODY)
@@ -54,7 +62,7 @@ def put_aside(
             left.append(number)
         else:
             os.rename(source / str(number), aside / "p" / str(number))
-    for folder in (aside / "p", aside, source):
+    for folder in (aside / "p", aside, data_dir, source):
         if folder.is_dir():
             SYSTEM_DISK.fsync_dir(folder)
     return left

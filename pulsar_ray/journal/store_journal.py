@@ -214,6 +214,11 @@ class StoreJournal:
         """Whether this life is over, for whatever reason."""
         return self._deposed is not None
 
+    @property
+    def is_serving(self) -> bool:
+        """Whether this life ships what is stored here."""
+        return self._life.is_ready and self._deposed is None
+
     def owners_if_sealed(self) -> dict[str, CatalogEntry] | None:
         """Return the last entry about each partition, None if nobody has sealed this store; blocks.
 

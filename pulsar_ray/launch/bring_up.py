@@ -11,16 +11,13 @@ from typing import Any
 
 import ray
 
-from pulsar_ray.actors.controller import Controller
-from pulsar_ray.actors.options import create
-from pulsar_ray.actors.ray_actors import OwnRayActor, RayActors
+from pulsar_ray.actors.ray_actors import RayActors
 from pulsar_ray.broker.catalog.founding import StartPermission, decide, is_for_cluster
 from pulsar_ray.config import OFF, Settings
 from pulsar_ray.errors import BrokerNotFounded, PulsarException
 from pulsar_ray.launch.kill_actors import kill_stores
 from pulsar_ray.launch.lost_catalog import refuse_without_controller
 from pulsar_ray.launch.node_reports import node_reports
-from pulsar_ray.transport.actor_names import CONTROLLER
 from pulsar_ray.transport.ray_calls import translated
 from pulsar_ray.transport.this_ray import head_node_id, is_ray_of_a_program, node_id
 
@@ -51,9 +48,7 @@ def bring_up(settings: Settings, word: StartPermission) -> dict[str, Any]:
         settings = settings.replace(remote_url=noted[0])
     is_of_cluster = not is_ray_of_a_program() and is_for_cluster(order, word, reports)
     order = dataclasses.replace(order, is_of_ray_cluster=is_of_cluster)
-    controller = create(
-        Controller, CONTROLLER, order.node_id, settings.data_dir, settings, order, RayActors(), OwnRayActor
-    )
+    controller = RayActors().begin_controller(settings.data_dir, settings, order).raw
     try:
         with translated("starting the broker"):
             described: dict[str, Any] = ray.get(controller.ready.remote(), timeout=START_TIMEOUT_S)

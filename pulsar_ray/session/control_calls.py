@@ -72,6 +72,7 @@ PARTITION_CALLS: Calls = {
     "hold_for_seek": {"number": is_number, **_SEEK},
     "seek_position": _SEEK,
     "last_message": {},
+    "why_receipts_wait": {},
     "check_position": {"position": is_position},
     "grant_lease": {"first": is_position, "last": is_position, "expires_ms": is_number},
     "release_lease": {"lease_id": is_number},

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from pulsar_ray.actors.actor_system import ActorKind
-from pulsar_ray.errors import Moved, Timeout
+from pulsar_ray.broker.catalog.founding import CatalogOrder
+from pulsar_ray.config import Settings
+from pulsar_ray.errors import Moved, NotAllowedError, Timeout
 from pulsar_ray.lane.waiting import within
 
 Make = Callable[[ActorKind, str, "str | None", tuple[Any, ...]], Any]
@@ -72,6 +74,10 @@ class LocalActors:
         if name not in self.actors:
             self.actors[name] = LocalActor(self, name, node_id, self._make(kind, name, node_id, arguments))
         return self.actors[name]
+
+    def begin_controller(self, data_dir: str, settings: Settings, order: CatalogOrder) -> LocalActor:
+        """Refuse: no store here begins one."""
+        raise NotAllowedError("there is one controller here, which the test has begun")
 
     def find(self, name: str) -> LocalActor | None:
         """See ActorSystem."""

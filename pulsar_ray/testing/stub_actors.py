@@ -17,12 +17,20 @@ from typing import Any, TypeVar
 from pulsar_ray.actors.actor_system import ActorKind
 from pulsar_ray.actors.held_store import OPEN_WAIT_S, StoreNode
 from pulsar_ray.actors.moving_store import MovingStore
+from pulsar_ray.broker.catalog.founding import CatalogOrder
 from pulsar_ray.broker.figures.node_figures import NodeFigures
 from pulsar_ray.broker.figures.overview import node_overview
 from pulsar_ray.broker.figures.resting_note import read_resting_notes
 from pulsar_ray.clock import Clock, SystemClock
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import BrokerPersistenceError, Moved, NotConnected, PulsarException, Timeout
+from pulsar_ray.errors import (
+    BrokerPersistenceError,
+    Moved,
+    NotAllowedError,
+    NotConnected,
+    PulsarException,
+    Timeout,
+)
 from pulsar_ray.lane.waiting import within
 from pulsar_ray.ledger.disk import Disk
 from pulsar_ray.model.policies import PolicyUpdate
@@ -210,6 +218,10 @@ class StubActors:
                 if name not in self.kept_down:
                     handle.life = self._born(handle, None)
             return handle
+
+    def begin_controller(self, data_dir: str, settings: Settings, order: CatalogOrder) -> StubHandle:
+        """Refuse: no store here begins one."""
+        raise NotAllowedError("there is one controller here, which the test has begun")
 
     def find(self, name: str) -> StubHandle | None:
         """See ActorSystem."""

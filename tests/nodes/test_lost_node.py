@@ -94,6 +94,54 @@ def test_a_node_is_taken_over_by_itself_under_load_and_comes_back_as_a_new_one(w
     assert _partitions_of(head, worker) > had
 
 
+@pytest.mark.timeout(900)
+def test_the_node_of_the_catalog_is_lost_under_load_and_everything_goes_on_elsewhere(world: World) -> None:
+    nodes = RayNodes(world)
+    head, worker, flow = nodes.head, world.add_node(), Flow(world)
+    start_ray(head, "--head", f"--port={PORT}", "--include-dashboard=false")
+    start_ray(worker, f"--address={head.address}:{PORT}")
+    # Only this node keeps data from the beginning, so that it has the catalog.
+    worker.run("pulsar-ray", "init-store", DATA_DIR)
+    settings = ("PULSAR_RAY_REMOTE_DURABILITY=sync", f"PULSAR_RAY_NODE_LOSS_SECONDS={LOSS_S}")
+    worker.run("env", *settings, "pulsar-ray", "start", "--data-dir", DATA_DIR, "--remote", REMOTE)
+    head.run("pulsar-ray", "init-store", DATA_DIR)
+    wait_until(lambda: _ships(head) == 2, DEADLINE_S, "both stores ship")
+    lost = _store_of(head, worker)
+    assert nodes.admin("broker")["catalog_host"] == worker.name
+    nodes.admin("namespaces.create", "public/other")
+    nodes.admin("namespaces.policies.set", "public/other", "message_ttl", 77)
+    for topic in ("t", "ids", "unused"):
+        nodes.admin("topics.create_partitioned_topic", topic, 4)
+    before = head.ask(_SEND, "ids", "0", "40")
+    with flow.programs(head):
+        worker.kill()
+        died = time.monotonic()
+        wait_until(lambda: _catalog_host(head) == head.name, DEADLINE_S, "a controller begins elsewhere")
+        print(f"the catalog is elsewhere {time.monotonic() - died:.1f} s after the death of its node")
+        wait_until(lambda: lost not in _stores(head), DEADLINE_S, "all of it is taken over")
+        print(f"all is taken over {time.monotonic() - died:.1f} s after the death")
+        flow.check("the takeover")
+    assert set(flow.told("confirmed")) <= set(head.ask(READ_ALL))
+    behind = head.ask(_SEND, "ids", "40", "40")
+    assert head.ask(_CONSUME, "ids", "80") == {**before, **behind}
+    assert len(head.ask(_SEND, "unused", "0", "8")) == 8
+    assert "77" in _run(head, "namespaces", "policies", "get", "public/other", "message_ttl")
+    worker.boot()
+    start_ray(worker, f"--address={head.address}:{PORT}")
+    wait_until(lambda: _ships(head) == 2, DEADLINE_S, "it comes back as a new store")
+    kept = worker.run("ls", f"{DATA_DIR}/ended-{lost}").stdout
+    assert "meta.sqlite" in kept
+    assert nodes.admin("broker")["catalog_host"] == head.name
+    wait_until(lambda: head.run("pulsar-ray", "health", check=False).returncode == 0, DEADLINE_S, "health")
+
+
+def _catalog_host(node: Node) -> str:
+    said = _run(node, "status")
+    return next(
+        (name for name in (f"node{n}" for n in range(1, 9)) if f"catalog        on {name}," in said), ""
+    )
+
+
 def _two_nodes(world: World, node_loss_seconds: int) -> tuple[RayNodes, Node]:
     """Start a broker on two nodes that ship what they store; return the second node too."""
     nodes = RayNodes(world)

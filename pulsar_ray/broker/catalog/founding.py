@@ -31,6 +31,8 @@ REMEDIES = (
     "`pulsar-ray start --rebuild-catalog` (an embedded broker: `pulsar-ray standalone --rebuild-catalog`)"
 )
 
+RECOVERY = "Here its decisions are in an object store: `pulsar-ray start` goes on with them on another node."
+
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
@@ -96,18 +98,28 @@ def decide(
     """
     reports = _distinct(reports, here)
     catalog = _the_catalog(reports)
+    may_recover = word.may_found and not word.may_rebuild and has_journal(reports)
     if catalog is not None and catalog.catalog is not None:
         if not word.may_rebuild:
-            _refuse_former(catalog, catalog.catalog, members_of(reports))
+            try:
+                _refuse_former(catalog, catalog.catalog, members_of(reports))
+            except CatalogMissing:
+                if not may_recover:
+                    raise
+                return _recover(reports, _first_choice(reports, here, head), new_id)
         cluster_id = catalog.catalog.cluster_id or new_id()
         return CatalogOrder(catalog.node_id, "rebuild" if word.may_rebuild else "open", cluster_id, new_id())
-    _refuse_unseen(reports, here, silent)
     members = members_of(reports)
+    if may_recover:
+        # Wherever the catalog is: of two that serve only the one that began last decides (ADR 0140).
+        return _recover(reports, _first_choice(reports, here, head), new_id)
+    _refuse_unseen(reports, here, silent)
     orphans = [report for report in reports if report not in members and report.has_partitions]
     if word.may_rebuild:
         return _rebuild(reports, members, orphans, _first_choice(reports, here, head), new_id)
     if members or orphans:
-        raise CatalogMissing(_without_catalog(members, orphans))
+        remedy = f" {RECOVERY}" if has_journal(reports) else ""
+        raise CatalogMissing(_without_catalog(members, orphans) + remedy)
     if not word.may_found:
         raise BrokerNotFounded(
             "no broker runs on this Ray cluster, and none was ever started on it with the data directory "
@@ -220,11 +232,15 @@ def _refuse_unseen(reports: Sequence[NodeReport], here: str, silent: Collection[
         )
 
 
-def _rebuild(
-    reports: Sequence[NodeReport],
+def has_journal(reports: Iterable[NodeReport]) -> bool:
+    """Whether an object store has what stores of a cluster hold."""
+    return any(report.remote_url for report in members_of(reports))
+
+
+def _made(
+    kind: Literal["rebuild", "recover"],
     members: Sequence[NodeReport],
-    orphans: Sequence[NodeReport],
-    otherwise: str,
+    at: str,
     new_id: Callable[[], str],
 ) -> CatalogOrder:
     clusters = sorted({report.store.cluster_id for report in members if report.store is not None})
@@ -232,15 +248,34 @@ def _rebuild(
         raise CatalogConflict(
             f"the stores {_listed(members)} belong to {len(clusters)} clusters: bring up those of one only"
         )
+    return CatalogOrder(at, kind, clusters[0] if clusters else new_id(), new_id())
+
+
+def _rebuild(
+    reports: Sequence[NodeReport],
+    members: Sequence[NodeReport],
+    orphans: Sequence[NodeReport],
+    otherwise: str,
+    new_id: Callable[[], str],
+) -> CatalogOrder:
     if not members and not orphans:
         where = ", ".join(str(report) for report in reports)
         raise CatalogMissing(f"there is no store to make a catalog from: looked at {where}")
     # Where the lost one was, if that node is there.
-    at = next(
-        (r.node_id for r in members if r.store is not None and r.store.catalog_store_id == r.store.store_id),
-        otherwise,
-    )
-    return CatalogOrder(at, "rebuild", clusters[0] if clusters else new_id(), new_id())
+    at = next((report.node_id for report in members if _had_catalog(report)), otherwise)
+    return _made("rebuild", members, at, new_id)
+
+
+def _had_catalog(report: NodeReport) -> bool:
+    return report.store is not None and report.store.catalog_store_id == report.store.store_id
+
+
+def _recover(reports: Sequence[NodeReport], otherwise: str, new_id: Callable[[], str]) -> CatalogOrder:
+    """Go on elsewhere: others may have taken over what lies where the lost one was."""
+    members = members_of(reports)
+    former = {report.node_id for report in members if _had_catalog(report)}
+    others = (report.node_id for report in members if report.node_id not in former)
+    return _made("recover", members, next(others, otherwise) if otherwise in former else otherwise, new_id)
 
 
 def place_of_catalog(store: StoreIdentity) -> str:

@@ -61,6 +61,7 @@ class PartitionCalls:
         end: TopicEnd,
         compaction: TopicCompaction,
         offload: TopicOffload,
+        waiting: Callable[[], str],
     ) -> None:
         self._ledger = ledger
         self._attendance = attendance
@@ -70,6 +71,7 @@ class PartitionCalls:
         self._end = end
         self._compaction = compaction
         self._offload = offload
+        self._waiting = waiting
         self._writer = writer
         self._disk = disk
         self._clock = clock
@@ -90,6 +92,7 @@ class PartitionCalls:
             "hold_for_seek": self.hold_for_seek,
             "seek_position": self.seek_position,
             "last_message": self.last_message,
+            "why_receipts_wait": self.why_receipts_wait,
             "check_position": self.check_position,
             "grant_lease": self.grant_lease,
             "release_lease": self.release_lease,
@@ -250,6 +253,13 @@ class PartitionCalls:
         has its number of messages.
         """
         return {**self._ledger.last_message(), "first": list(self._ledger.first_position)}
+
+    async def why_receipts_wait(self) -> str:
+        """Return why receipts wait for the object store; "" if they do not.
+
+        With `sync` consumers are not shown anything before its receipt.
+        """
+        return self._waiting()
 
     async def check_position(self, position: Sequence[int]) -> None:
         """Raise InvalidConfiguration for a position of another topic; it need not exist."""

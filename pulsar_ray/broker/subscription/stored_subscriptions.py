@@ -141,6 +141,7 @@ class StoredSubscriptions:
             self.directory,
             ask_partition=self._end_messages,
             look_around=self.look_around,
+            waiting=lambda: "" if shipping is None else shipping.waiting,
             seek=self.seek,
         )
         return Position(*registered["expired"])

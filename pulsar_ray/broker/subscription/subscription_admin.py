@@ -17,7 +17,7 @@ from pulsar_ray.broker.subscription.served_subscription import ServedSubscriptio
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.inspect.key_stats import key_owner
 from pulsar_ray.dispatch.inspect.peek import Peeked, peek
-from pulsar_ray.dispatch.inspect.why_blocked import why_blocked
+from pulsar_ray.dispatch.inspect.why_blocked import NOTHING_IN_THE_WAY, why_blocked
 from pulsar_ray.errors import InvalidConfiguration, ServiceUnitNotReady
 from pulsar_ray.ledger.reader import SegmentReader
 from pulsar_ray.ledger.segment_file import segment_name
@@ -42,6 +42,7 @@ class SubscriptionAdmin:
         *,
         ask_partition: AskPartition,
         look_around: Callable[[], Awaitable[None]],
+        waiting: Callable[[], str],
         seek: Callable[[str, Any, bool], Awaitable[int]],
     ) -> None:
         self._subscription = subscription
@@ -51,6 +52,7 @@ class SubscriptionAdmin:
         self._directory = directory
         self._open = OpenMessages(log, reader, ask_partition)
         self._look_around = look_around
+        self._waiting = waiting
         self._seek = seek
 
     async def call(self, name: str, arguments: dict[str, Any]) -> Any:
@@ -150,10 +152,14 @@ class SubscriptionAdmin:
         return properties
 
     async def why_blocked(self) -> dict[str, Any]:
-        """See `dispatch.why_blocked`."""
+        """See `dispatch.why_blocked`; of messages that nobody is shown yet, why their receipts wait."""
         await self._look_around()
         subscription = self._subscription
-        return why_blocked(subscription.core, subscription.now_ms(), subscription.delayed())
+        described = why_blocked(subscription.core, subscription.now_ms(), subscription.delayed())
+        if described["reason"].startswith(NOTHING_IN_THE_WAY):
+            waits = self._waiting() or await self._partition.call("why_receipts_wait")
+            described["reason"] = waits or described["reason"]
+        return described
 
     async def key_owner(self, key: str) -> dict[str, Any]:
         """See `dispatch.key_stats.key_owner`."""

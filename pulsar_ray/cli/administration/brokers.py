@@ -132,15 +132,23 @@ def _show_nodes(target: Target, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([dataclasses.asdict(node) for node in found], indent=2))
         return
-    table = Table("host", "node", "store", "state", "partitions", "free", "of")
+    is_shipped = any(node.remote_lag_seconds is not None for node in found)
+    shipped = ("lag", "to ship") if is_shipped else ()
+    table = Table("host", "node", "store", "state", "partitions", "free", "of", *shipped)
     for node in found:
         disk = ("" if each is None else size(each) for each in (node.free_bytes, node.total_bytes))
         names = (cell(node.host), node.node_id[:8], node.store_id[:8], cell(_state(node)))
-        table.add_row(*names, str(node.partitions), *disk)
+        table.add_row(*names, str(node.partitions), *disk, *(_lag(node) if is_shipped else ()))
     out().print(table)
     for node in found:
         if node.reason:
             say(f"{node.host}: {node.reason}")
+
+
+def _lag(node: BrokerNode) -> tuple[str, str]:
+    if node.remote_lag_seconds is None or node.remote_waiting_bytes is None:
+        return "", ""
+    return f"{node.remote_lag_seconds:.1f} s", size(node.remote_waiting_bytes)
 
 
 def _state(node: BrokerNode) -> str:
@@ -156,13 +164,18 @@ def stores() -> None:
 
 
 @stores.of("store")
-@click.option("--accept-loss", is_flag=True, help="Do not ask: what is named is lost.")
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Do not ask: what is named is lost, and so are partitions whose objects are missing or damaged.",
+)
 def forget(target: Target, store: str, accept_loss: bool) -> None:
     """Give up a lost STORE, and begin its partitions anew on other nodes.
 
     STORE is its id, or how that begins, as `pulsar-ray nodes` shows it. The command names first what is lost
-    with the disk and begins empty. The partitions that are left keep their messages, and all subscriptions
-    stay.
+    with the disk and begins empty. So do partitions whose objects somebody has deleted or damaged in the
+    object store; but a journal that lacks one in the middle is not ended. The partitions that are left keep
+    their messages, and all subscriptions stay.
     """
     with target.asked() as admin:
         known = {node.store_id for node in admin.brokers.nodes() if node.store_id}

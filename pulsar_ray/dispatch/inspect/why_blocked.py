@@ -16,6 +16,11 @@ from pulsar_ray.numpy_on_demand import np
 
 MAX_SHOWN = 100
 """Hashes, and message ids of each consumer, that are listed; more are only counted."""
+ALL_ACKNOWLEDGED = "everything is acknowledged"
+ALL_DELIVERED = "everything was delivered and waits to be acknowledged"
+NOTHING_KEEPS = "nothing keeps messages from going out"
+NOTHING_IN_THE_WAY = (ALL_ACKNOWLEDGED, ALL_DELIVERED, NOTHING_KEEPS)
+"""How a reason begins that is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,7 @@ def _reason(
     delayed: Delayed,
 ) -> str:
     if not dispatcher.cursor.backlog():
-        reason = "everything is acknowledged"
+        reason = ALL_ACKNOWLEDGED
     elif not dispatcher.consumers:
         reason = "no consumer is connected"
     elif dispatcher.awaits_consumers:
@@ -89,13 +94,13 @@ def _reason(
     elif in_the_way := _in_the_way(dispatcher, consumers):
         reason = f"consumer {in_the_way[0]['consumerName']}: {in_the_way[0]['reason']}"
     elif dispatcher.blocks.waiting_messages or dispatcher.has_unread:
-        reason = "nothing keeps messages from going out"
+        reason = NOTHING_KEEPS
     elif delayed.problem:
         reason = delayed.problem
     elif delayed.messages:
         reason = _waits_for_its_time(delayed)
     else:
-        reason = "everything was delivered and waits to be acknowledged"
+        reason = ALL_DELIVERED
         reason += _of_which(_nacked(dispatcher.consumers.values(), now_ms))
     return reason
 

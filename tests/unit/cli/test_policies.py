@@ -157,3 +157,14 @@ def test_nodes_are_shown_with_their_stores_and_why_one_does_not_serve(run: Run) 
     assert shown.stderr == "b: /data is empty\n"
     first, second = json.loads(run(target, "nodes", "--json").stdout)
     assert (first["state"], first["free_bytes"], second["since_ms"]) == ("serving", 2**30, 10**12)
+
+
+def test_nodes_tell_how_far_stores_are_shipped(run: Run) -> None:
+    target = FakeTarget()
+    shipping = BrokerNode("a", "serving", "5f2b", remote_lag_seconds=2.34, remote_waiting_bytes=2**20)
+    target.the_admin.answers = {"brokers.nodes": [shipping, BrokerNode("b", "away", "77aa")]}
+    shown = run(target, "nodes").stdout.splitlines()
+    assert ("lag" in shown[1], "to ship" in shown[1]) == (True, True)
+    assert all(word in shown[3] for word in ("2.3 s", "1.0 MB"))
+    told = json.loads(run(target, "nodes", "--json").stdout)
+    assert [node["remote_lag_seconds"] for node in told] == [2.34, None]

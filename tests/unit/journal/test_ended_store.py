@@ -16,7 +16,12 @@ from pulsar_ray.journal.objects import CatalogEntry
 from pulsar_ray.journal.store_files import LIFE_FILE, StoreFiles, Term, read_term, write_term
 from pulsar_ray.journal.store_journal import StoreJournal
 from pulsar_ray.managed_ledger.store.store_directory import StoreDirectory, hold_cluster_lock
-from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity, read_identity, successor
+from pulsar_ray.managed_ledger.store.store_identity import (
+    CATALOG_FILE,
+    StoreIdentity,
+    read_identity,
+    successor,
+)
 from tests.unit.journal.test_store_journal import (
     DEADLINE_S,
     NUMBER,
@@ -43,6 +48,7 @@ def test_what_others_can_have_goes_aside_and_what_nobody_has_stays(tmp_path: Pat
         (directory / "manifest-1").write_text(str(number))
         if term is not None:
             write_term(directory, term)
+    (tmp_path / CATALOG_FILE).write_text("of a catalog that goes on elsewhere")
     (tmp_path / LIFE_FILE).write_text(json.dumps({"life": 3, "url": "file:///bucket"}))
     owned = {"1": "old", "4": "other", "6": "old", "7": "other"}
     owners = {number: CatalogEntry(b"", "owner", number, store, 3) for number, store in owned.items()}
@@ -52,6 +58,7 @@ def test_what_others_can_have_goes_aside_and_what_nobody_has_stays(tmp_path: Pat
     aside = place_aside(tmp_path, "old")
     assert sorted(path.name for path in (tmp_path / "p").iterdir()) == ["2", "3", "6"]
     assert sorted(path.name for path in (aside / "p").iterdir()) == ["1", "4", "5", "7"]
+    assert [path for path in (tmp_path, aside) if (path / CATALOG_FILE).exists()] == [aside]
     assert read_term(tmp_path / "p" / "3") is None
     files = StoreFiles(tmp_path / "p")
     for name in ("2", "3", "6"):

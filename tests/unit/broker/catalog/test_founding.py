@@ -157,6 +157,30 @@ def test_stores_without_their_catalog_are_never_taken_for_nothing() -> None:
             decided(word, node("a"), node("b", store=store("old"), has_partitions=True))
 
 
+def shipping(report: NodeReport) -> NodeReport:
+    return replace(report, remote_url="s3://bucket")
+
+
+def test_what_is_decided_in_an_object_store_goes_on_at_a_node_that_is_there() -> None:
+    reports = (node("a"), shipping(worker("b", "x", "g1", catalog="z")))
+    assert decided(FOUNDER, *reports) == CatalogOrder("a", "recover", "x", "new-1")
+    # Whoever only connects is told how.
+    with pytest.raises(CatalogMissing, match="`pulsar-ray start` goes on"):
+        decided(NOBODY, *reports)
+    # Although a node does not answer, which could have the catalog.
+    assert decided(FOUNDER, *reports, silent=("e",)).kind == "recover"
+    with pytest.raises(CatalogConflict, match="2 clusters"):
+        decided(FOUNDER, *reports, shipping(worker("c", "y", "g", catalog="z")))
+
+
+def test_a_catalog_that_was_replaced_does_not_serve_again() -> None:
+    former, later = head("a", "x", "g1"), shipping(worker("b", "x", "g1", "g2", catalog="z"))
+    assert decided(FOUNDER, former, later) == CatalogOrder("b", "recover", "x", "new-1")
+    with pytest.raises(CatalogMissing, match="was replaced by a later one"):
+        decided(NOBODY, former, later)
+    assert decided(FOUNDER, former, shipping(head("c", "x", "g1", "g2"))).node_id == "c"
+
+
 def test_a_lost_catalog_is_made_anew_where_it_was() -> None:
     reports = (node("a"), worker("b", "x", "g1", catalog="c"), worker("c", "x", "g1", catalog="c"))
     assert decided(REBUILDER, *reports) == CatalogOrder("c", "rebuild", "x", "new-1")
