@@ -103,6 +103,11 @@ def is_stored(path: Path) -> bool:
     return path.exists() or note_of(path).exists()
 
 
+def is_offloaded(path: Path) -> bool:
+    """Return whether a segment is only in the object store."""
+    return not path.exists() and note_of(path).exists()
+
+
 def write_note(path: Path, found: Offloaded) -> None:
     """Write the note of a segment durably. Raises OSError."""
     body = _MAGIC + msgpack.packb([found.length, [list(piece) for piece in found.pieces]])

@@ -19,9 +19,11 @@ from typing import NamedTuple
 from pulsar_ray.broker.partition.topic_compaction import compacted_segments
 from pulsar_ray.broker.subscription.delayed.delayed_tracker import index_directory
 from pulsar_ray.errors import BrokerPersistenceError, CorruptData, InvalidConfiguration, NotOurDataDirectory
+from pulsar_ray.journal.direct_reading import reading_directly
 from pulsar_ray.ledger.directory_owner import read_epoch_slots
 from pulsar_ray.ledger.disk import SYSTEM_DISK, create_closed, make_closed
-from pulsar_ray.ledger.reader import SegmentGone
+from pulsar_ray.ledger.offloaded import is_offloaded
+from pulsar_ray.ledger.reader import SegmentGone, SegmentReader
 from pulsar_ray.ledger.record_log import read_log_bytes
 from pulsar_ray.ledger.recovery import sound_end
 from pulsar_ray.maintenance.catalog_check import reading_catalog
@@ -96,11 +98,12 @@ def back_up(source: Path, target: Path, now_ms: int, progress: Progress = lambda
         wanted = [number for number in partition_numbers(source / LEDGERS) if number in known]
     copied: set[int] = set()
     size = 0
-    for number in wanted:
-        found = _copy_partition(source / LEDGERS / str(number), target / LEDGERS / str(number), progress)
-        if found is not None:
-            copied.add(number)
-            size += found
+    with reading_directly(source):
+        for number in wanted:
+            found = _copy_partition(source / LEDGERS / str(number), target / LEDGERS / str(number), progress)
+            if found is not None:
+                copied.add(number)
+                size += found
     for mark in (source / LEDGERS).glob("*.prepared"):
         (target / LEDGERS / mark.name).touch(0o600)
     if has_catalog:
@@ -192,7 +195,8 @@ def _copy_files(source: Path, target: Path, progress: Progress) -> int | None:
             listed = segment._replace(path=source / segment.path.name)
             is_open = ledger.is_open and segment is ledger.segments[-1]
             end = sound_end(listed) if is_open else segment.end_offset
-            _copy_bytes(listed.path, segment.path, end, progress)
+            copy = _fetch_bytes if is_offloaded(listed.path) else _copy_bytes
+            copy(listed.path, segment.path, end, progress)
             size += end
     for kept in compacted_segments(source, content.manifest.compacted):
         path = Path(kept.path)
@@ -277,6 +281,17 @@ def _copy_bytes(source: Path, target: Path, length: int, progress: Callable[[int
                 break  # It is shorter than it should be: `verify` says so of the copy as of this.
             done += count
             progress(count)
+        of_target.flush()
+        os.fsync(of_target.fileno())
+
+
+def _fetch_bytes(source: Path, target: Path, length: int, progress: Callable[[int], None]) -> None:
+    """Copy an offloaded segment, durably: the copy has all of it."""
+    with SegmentReader(source) as reader, create_closed(target) as of_target:
+        for start in range(0, length, _CHUNK_BYTES):
+            data = reader.read(start, min(_CHUNK_BYTES, length - start))
+            of_target.write(data)
+            progress(len(data))
         of_target.flush()
         os.fsync(of_target.fileno())
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from pulsar_ray.errors import CorruptData
 from pulsar_ray.format.segment import SEGMENT_HEADER_SIZE
 from pulsar_ray.ledger.directory_owner import DirectoryOwner
+from pulsar_ray.ledger.offloaded import is_stored, segment_of_note
 from pulsar_ray.ledger.owner_lock import take_free_lock
 from pulsar_ray.ledger.reader import SegmentReader
 from pulsar_ray.ledger.record_log import RecordLog, salvage_log
@@ -236,7 +237,8 @@ def _register(manifest: Manifest, number: int, cursor: ManagedCursor, rebuilt: R
 
 def _segments(directory: Path, known: _Known) -> list[_Segment]:
     """All segments that are there, and closed ones that are lost."""
-    found = {parsed: path for path in directory.iterdir() if (parsed := parse_segment_name(path.name))}
+    names = {segment_of_note(path.name) or path.name for path in directory.iterdir()}
+    found = {parsed: directory / name for name in names if (parsed := parse_segment_name(name))}
     deleted = {key for key in known.closed if key not in found and key in known.opened}
     missing = {key: directory / f"{key[0]}-{key[1]}.seg" for key in deleted}
     return [_Segment(*key, path) for key, path in sorted({**found, **missing}.items())]
@@ -247,7 +249,7 @@ def _add_ledger(segments: list[_Segment], known: _Known, rebuilt: RebuiltManifes
     manifest = rebuilt.content.manifest
     ledger_id = segments[0].ledger_id
     if ledger_id in manifest.deleted:
-        rebuilt.left_out += [segment.path for segment in segments if segment.path.exists()]
+        rebuilt.left_out += [segment.path for segment in segments if is_stored(segment.path)]
         return
     firsts = [_first_entry(segment, known) for segment in segments]
     size, last, closed_ms = 0, -1, 0
@@ -257,7 +259,7 @@ def _add_ledger(segments: list[_Segment], known: _Known, rebuilt: RebuiltManifes
         closed = known.closed.get(segment[:2])
         end, found, time_ms = _scan(segment, first, max(proven, first - 1), closed)
         if found < first:
-            rebuilt.left_out += [segment.path] if segment.path.exists() else []
+            rebuilt.left_out += [segment.path] if is_stored(segment.path) else []
             continue
         opened_ms = _opened_ms(segment, known)
         manifest.apply(SegmentOpened(ledger_id, segment.number, first, opened_ms))
@@ -272,7 +274,7 @@ def _add_ledger(segments: list[_Segment], known: _Known, rebuilt: RebuiltManifes
 
 def _scan(segment: _Segment, first: int, proven: int, closed: SegmentClosed | None) -> tuple[int, int, int]:
     """Where a segment ends, its last entry, and the time of its last frame."""
-    if closed is not None and not segment.path.exists():
+    if closed is not None and not is_stored(segment.path):
         return closed.end_offset, closed.last_entry_id, 0
     limit = None
     if closed is not None:

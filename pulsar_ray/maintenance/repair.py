@@ -13,6 +13,8 @@ from pulsar_ray.broker.catalog.catalog import Catalog, PartitionRow
 from pulsar_ray.broker.catalog.catalog_file import BESIDE_SQLITE
 from pulsar_ray.broker.catalog.founding import new_range
 from pulsar_ray.errors import CorruptData, UnsupportedFormatVersion
+from pulsar_ray.journal.direct_reading import reading_directly
+from pulsar_ray.ledger.offloaded import is_offloaded
 from pulsar_ray.maintenance.catalog_check import reading_catalog
 from pulsar_ray.maintenance.damage import Damage, Findings, Kind
 from pulsar_ray.maintenance.damage_cut import cuts_of
@@ -75,7 +77,7 @@ def repair_directory(
     """
     require_data_directory(path)
     report = RepairReport()
-    with holding_alone(path, f"pulsar-ray repair, process {os.getpid()}"):
+    with holding_alone(path, f"pulsar-ray repair, process {os.getpid()}"), reading_directly(path):
         aside = SetAside(path, str(now_ms))
         whole: set[int] = set()
         for _ in range(1 if is_dry_run else _ROUNDS):
@@ -115,7 +117,8 @@ def _plan(path: Path, cuts_damaged: bool, whole: set[int], progress: Progress) -
             if not of_partition and any(is_of_form(damage) for damage in damages):
                 of_partition = mended_form(directory, damages)
             if cuts_damaged and not of_partition:
-                of_partition = cuts_of(directory, damages)
+                # Offloaded segments are mended in the object store, or skipped by their readers.
+                of_partition = cuts_of(directory, [d for d in damages if not is_offloaded(Path(d.path))])
             repairs += of_partition
         except (CorruptData, UnsupportedFormatVersion, OSError):
             # A second fault of the same file, or a newer one behind it: it stays, among what is left.

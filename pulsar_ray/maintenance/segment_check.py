@@ -7,7 +7,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from pulsar_ray.errors import CorruptData, UnsupportedFormatVersion
+from pulsar_ray.errors import (
+    CorruptData,
+    JournalDamaged,
+    RemoteStoreRefused,
+    RemoteStoreUnavailable,
+    UnsupportedFormatVersion,
+)
 from pulsar_ray.format.block import parse_block_header, verify_block
 from pulsar_ray.format.frame import BlockSpan, FrameHeader
 from pulsar_ray.format.segment import SEGMENT_HEADER_SIZE
@@ -66,7 +72,10 @@ def check_segment(
             )
     except UnsupportedFormatVersion as error:
         findings.add(replace(base, kind=Kind.VERSION, reason=error.text, offset=scan.end_offset))
-    except (SegmentGone, CorruptData, OSError) as error:
+    except (RemoteStoreUnavailable, RemoteStoreRefused) as error:
+        findings.remarks.append(f"{identity.topic}: {segment.path} was not read: {error.text}")
+        return findings, proven_entry_id
+    except (SegmentGone, CorruptData, JournalDamaged, OSError) as error:
         last = max(proven_entry_id, scan.durable_entry_id)
         if scan.next_entry_id <= last:
             lost = replace(
@@ -87,7 +96,7 @@ def check_segment(
 def _reason(error: Exception) -> str:
     if isinstance(error, SegmentGone):
         return "the file is not there"
-    return error.text if isinstance(error, CorruptData) else str(error)
+    return error.text if isinstance(error, CorruptData | JournalDamaged) else str(error)
 
 
 def _damaged_header(segment: SegmentInfo, identity: TopicIdentity) -> Iterator[Damage]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pulsar_ray.errors import CorruptData, NotOurDataDirectory, UnsupportedFormatVersion
+from pulsar_ray.journal.direct_reading import reading_directly
 from pulsar_ray.maintenance.catalog_check import check_catalog
 from pulsar_ray.maintenance.damage import Damage, Findings, Kind, seen_thrice
 from pulsar_ray.maintenance.partition_check import check_partition
@@ -35,9 +36,10 @@ def verify_directory(path: Path, progress: Progress = _nothing) -> Findings:
     findings = Findings()
     identity = check_store(path, findings)
     ledgers = path / LEDGERS
-    for number in partition_numbers(ledgers):
-        directory = ledgers / str(number)
-        findings.merge(check_partition(directory, identity.cluster_id if identity else "", progress))
+    with reading_directly(path):
+        for number in partition_numbers(ledgers):
+            directory = ledgers / str(number)
+            findings.merge(check_partition(directory, identity.cluster_id if identity else "", progress))
     if identity is not None:
         findings.merge(check_catalog_of(path, identity))
     return findings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from pulsar_ray.broker.serving.shipping_link import ASYNC, SYNC
 from pulsar_ray.config import OFF
 from pulsar_ray.errors import JournalDamaged, RemoteStoreUnavailable
 from pulsar_ray.journal import store_files, store_life
+from pulsar_ray.journal.direct_reading import reading_directly
 from pulsar_ray.journal.file_store import FileStore
 from pulsar_ray.journal.piece_cache import PieceCache
 from pulsar_ray.journal.segment_door import READ_AHEAD
@@ -20,7 +22,11 @@ from pulsar_ray.journal.store_journal import StoreJournal
 from pulsar_ray.ledger import offloaded
 from pulsar_ray.ledger.offloaded import note_of, offloaded_names, read_note
 from pulsar_ray.ledger.reader import SegmentGone, SegmentReader
+from pulsar_ray.maintenance.backup import back_up
+from pulsar_ray.maintenance.repair import repair_directory
+from pulsar_ray.maintenance.verify import verify_directory
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
+from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity, write_identity
 from pulsar_ray.model.message_id import Position
 from tests.stored_blocks import append, change
 from tests.unit.journal.test_store_journal import (
@@ -414,6 +420,42 @@ async def test_a_backlog_is_measured_without_reading_the_bucket(home: Path, url:
         assert front.position >= log.begin_backlog(start).run(0, before.size_bytes).position
         assert not bucket.gets
         partition.die()
+
+
+@runs
+async def test_tools_without_a_broker_read_the_bucket(home: Path, url: str, tmp_path: Path) -> None:
+    write_identity(home, StoreIdentity("store-a"))
+    with journal_of(home, url):
+        partition = await filled(home)
+        await partition.link.move("offload", closed(partition.log))
+        partition.die()
+    assert not verify_directory(home).damages
+    back_up(home, tmp_path / "copy", 1000)
+    assert offloaded_names(tmp_path / "copy" / "p" / str(NUMBER)) == []
+    with opened_at(tmp_path / "copy") as log:
+        assert seqs(log) == list(range(30))
+    gone = sorted(pieces(tmp_path))[1]
+    gone.unlink()
+    [damage] = verify_directory(home).damages
+    assert gone.name in damage.reason
+    shutil.rmtree(tmp_path / "bucket" / "segments")
+    shutil.move(tmp_path / "bucket", tmp_path / "elsewhere")
+    assert verify_directory(home).damages
+
+
+@runs
+async def test_a_lost_manifest_is_made_anew_of_offloaded_segments_too(home: Path, url: str) -> None:
+    write_identity(home, StoreIdentity("store-a"))
+    with journal_of(home, url):
+        partition = await filled(home)
+        await partition.link.move("offload", closed(partition.log))
+        partition.die()
+    for manifest in partition.directory.glob("manifest-*"):
+        manifest.unlink()
+    report = repair_directory(home, 1000, is_dry_run=False)
+    assert not report.left.damages
+    with reading_directly(home), opened_at(home) as log:
+        assert seqs(log) == list(range(30))
 
 
 def keys(cache: PieceCache, *names: str) -> list[str]:
