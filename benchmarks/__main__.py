@@ -48,6 +48,7 @@ GROUPS = {
     "startup": "running.startup",
     "http": "running.http",
     "remote": "running.remote",
+    "offload": "running.offload",
     "spark_read": "on_spark.spark_read",
     "spark_stream": "on_spark.spark_stream",
     "spark_write": "on_spark.spark_write",

@@ -31,7 +31,7 @@ IDLE_S = 3.0
 
 
 @contextmanager
-def _s3_server() -> Iterator[None]:
+def s3_server() -> Iterator[None]:
     """Run a server with a bucket, and let this process and all of Ray's find it."""
     try:
         import boto3  # noqa: PLC0415 - only this group needs it
@@ -65,10 +65,10 @@ def _until_listening(port: int) -> None:
 
 def run(env: Environment) -> list[Row]:
     """Publish with each durability by turns, then count objects."""
-    with _s3_server():
+    with s3_server():
         puts = _puts_ms(env.count(200, 30))
         with env.broker(remote_url=URL) as broker, pulsar_ray.Admin() as admin:
-            _until_ready(admin)
+            until_ready(admin)
             return [
                 _sync_receipts(env, broker, admin, puts),
                 *_publishing(env, broker, admin),
@@ -88,7 +88,7 @@ def _puts_ms(count: int) -> float:
     return statistics.median(times) * 1000
 
 
-def _until_ready(admin: pulsar_ray.Admin) -> None:
+def until_ready(admin: pulsar_ray.Admin) -> None:
     deadline = time.monotonic() + 60
     while not all(state.is_ready for state in admin.stores.remote()):
         if time.monotonic() > deadline:

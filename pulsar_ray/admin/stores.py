@@ -54,6 +54,12 @@ class RemoteState:
     """Why nothing goes on; "" if all is well."""
     remark: str
     """A cost that grows although all is shipped; "" if there is none."""
+    cache_bytes: int
+    """Of offloaded segments, kept on the node for readers."""
+    cache_hits: int
+    """Pieces of offloaded segments that readers found there."""
+    cache_misses: int
+    """Those that they waited for."""
 
 
 _REMOTE_KEYS = (
@@ -71,6 +77,9 @@ _REMOTE_KEYS = (
     "errors",
     "problem",
     "remark",
+    "cacheBytes",
+    "cacheHits",
+    "cacheMisses",
 )
 
 

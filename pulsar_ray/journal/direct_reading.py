@@ -29,7 +29,7 @@ class _Direct:
         """
         if self._store is None:
             try:
-                return fetch_from_store(path, piece, wait_s)
+                return fetch_from_store(path, piece, 0.0 if noted_url(self._data_dir) else wait_s)
             except RemoteStoreUnavailable:
                 if not (url := noted_url(self._data_dir)):
                     raise

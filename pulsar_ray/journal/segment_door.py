@@ -40,7 +40,7 @@ from pulsar_ray.ledger.segment_file import parse_segment_name
 logger = logging.getLogger(__name__)
 
 GETS_AT_ONCE = 8
-READ_AHEAD = 6
+READ_AHEAD = 4
 """Pieces that are read ahead of somebody who reads in order."""
 _RECENT = 4096
 _BACKLOG = 1024

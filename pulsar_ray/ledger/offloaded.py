@@ -15,6 +15,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -39,6 +40,7 @@ SOCKET = "segments.sock"
 MAX_PACKET_BYTES = 64 * 1024
 WAIT_S = 10.0
 _ANSWER_GRACE_S = 5.0
+_PAUSE_S = 0.2
 _MAGIC = b"PRO1"
 _SUM = struct.Struct("<Q")
 _CREDENTIALS = struct.Struct("3i")
@@ -143,19 +145,18 @@ def fetch_from_store(path: Path, piece: Piece, wait_s: float) -> int:
 
     Raises RemoteStoreUnavailable if it does not come in time, and what the store answers.
     """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
-        asking.settimeout(wait_s + _ANSWER_GRACE_S)
+    deadline, pausing = time.monotonic() + wait_s, threading.Event()
+    while True:
         try:
-            with short_socket_path(path.parents[2], SOCKET) as (place, _):
-                asking.connect(place)
-            _check_peer(asking, path)
-            asking.send(msgpack.packb([path.parent.name, path.name, piece.start, wait_s]))
-            answer, descriptors, _, _ = socket.recv_fds(asking, MAX_PACKET_BYTES, 1)
-        except OSError as error:
-            raise RemoteStoreUnavailable(
-                f"{path} is only in the object store, and the store of this node does not hand it out "
-                f"({error}): start the broker with --remote, or wait until the object store answers"
-            ) from None
+            answer, descriptors = _asked(path, piece, wait_s)
+            break
+        except OSError as error:  # it may be starting just now
+            if time.monotonic() >= deadline:
+                raise RemoteStoreUnavailable(
+                    f"{path} is only in the object store, and the store of this node does not hand it out "
+                    f"({error}): start the broker with --remote, or wait until the object store answers"
+                ) from None
+        pausing.wait(min(_PAUSE_S, max(0.0, deadline - time.monotonic())))
     if descriptors:
         os.set_inheritable(descriptors[0], False)
         return descriptors[0]
@@ -163,6 +164,17 @@ def fetch_from_store(path: Path, piece: Piece, wait_s: float) -> int:
         raise RemoteStoreUnavailable(f"{path} is only in the object store, and the node's store has ended")
     name, text = msgpack.unpackb(answer)
     raise error_from(name, text)
+
+
+def _asked(path: Path, piece: Piece, wait_s: float) -> tuple[bytes, list[int]]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
+        asking.settimeout(wait_s + _ANSWER_GRACE_S)
+        with short_socket_path(path.parents[2], SOCKET) as (place, _):
+            asking.connect(place)
+        _check_peer(asking, path)
+        asking.send(msgpack.packb([path.parent.name, path.name, piece.start, wait_s]))
+        answer, descriptors, _, _ = socket.recv_fds(asking, MAX_PACKET_BYTES, 1)
+        return answer, descriptors
 
 
 def _check_peer(asking: socket.socket, path: Path) -> None:

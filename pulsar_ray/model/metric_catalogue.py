@@ -94,7 +94,10 @@ PUBLISH_LATENCY = _latency(
 REFUSED_PUBLISHES = _counter(
     "refused_publishes", (*_TOPIC, "reason"), "Blocks of messages that a partition refused, by the reason."
 )
-STORAGE_BYTES = _gauge("storage_bytes", _TOPIC, "Bytes of the topic's ledgers on the disk.")
+STORAGE_BYTES = _gauge("storage_bytes", _TOPIC, "Bytes of the topic's ledgers, offloaded ones too.")
+OFFLOADED_BYTES = _gauge(
+    "offloaded_bytes", _TOPIC, "Those bytes of the topic's ledgers that are only in the object store."
+)
 PRODUCERS = _gauge("producers", _TOPIC, "Producers that are connected, once for each partition.")
 COMPACTIONS = _counter("compactions", _TOPIC, "Compactions of a partition that have succeeded.")
 FAILED_COMPACTIONS = _counter(
@@ -191,6 +194,15 @@ REMOTE_AWAY = _gauge(
 REMOTE_ENDED = _gauge(
     "remote_ended", ("store",), "1 if the store's journal was ended, so that nothing of it is served."
 )
+OFFLOAD_CACHE_BYTES = _gauge(
+    "offload_cache_bytes", ("store",), "Bytes of offloaded segments that the node keeps for readers."
+)
+OFFLOAD_CACHE_HITS = _counter(
+    "offload_cache_hits", ("store",), "Pieces of offloaded segments that a reader found on the node."
+)
+OFFLOAD_CACHE_MISSES = _counter(
+    "offload_cache_misses", ("store",), "Pieces of offloaded segments that a reader waited for."
+)
 REMOTE_PUTS = _counter("remote_puts", ("store",), "Objects that the store asked the object store to write.")
 REMOTE_PUT_BYTES = _counter("remote_put_bytes", ("store",), "Bytes of those that were answered.")
 REMOTE_GETS = _counter("remote_gets", ("store",), "Objects that the store asked for.")
@@ -225,7 +237,7 @@ CLIENT_REDELIVERED_MESSAGES = _counter(
 )
 
 BROKER_METRICS = (
-    MESSAGES_IN, BYTES_IN, PUBLISH_LATENCY, REFUSED_PUBLISHES, STORAGE_BYTES, PRODUCERS,
+    MESSAGES_IN, BYTES_IN, PUBLISH_LATENCY, REFUSED_PUBLISHES, STORAGE_BYTES, OFFLOADED_BYTES, PRODUCERS,
     COMPACTIONS, FAILED_COMPACTIONS, COMPACTION_SECONDS, COMPACTION_READ_BYTES, COMPACTION_WRITTEN_BYTES,
     COMPACTING_PARTITIONS, COMPACTED_BYTES,
     MESSAGES_OUT, BYTES_OUT, END_TO_END_LATENCY, BACKLOG_MESSAGES, BACKLOG_BYTES, BACKLOG_AGE_SECONDS,
@@ -233,6 +245,7 @@ BROKER_METRICS = (
     DEAD_LETTERED_MESSAGES, CRASHED_CONSUMERS, DROPPED_MESSAGES, CONSUMERS, BLOCKED_CONSUMERS,
     RECEIVER_QUEUE_MESSAGES, FSYNC_SECONDS, COMMIT_BLOCKS, DISK_FREE_BYTES, DISK_TOTAL_BYTES,
     REMOTE_LAG_SECONDS, REMOTE_LAG_BOUND_SECONDS, REMOTE_WAITING_BYTES, REMOTE_AWAY, REMOTE_ENDED,
+    OFFLOAD_CACHE_BYTES, OFFLOAD_CACHE_HITS, OFFLOAD_CACHE_MISSES,
     REMOTE_PUTS, REMOTE_PUT_BYTES, REMOTE_GETS, REMOTE_LISTS, REMOTE_ERRORS,
     ACTOR_RESTARTS, RECOVERY_SECONDS, TOPICS, PARTITIONS_AWAY, PARTITION_MOVES,
 )  # fmt: skip

@@ -37,6 +37,10 @@ from pulsar_ray.model.metric_catalogue import (
     FSYNC_SECONDS,
     MESSAGES_IN,
     MESSAGES_OUT,
+    OFFLOAD_CACHE_BYTES,
+    OFFLOAD_CACHE_HITS,
+    OFFLOAD_CACHE_MISSES,
+    OFFLOADED_BYTES,
     PARTITION_MOVES,
     PARTITIONS_AWAY,
     PRODUCERS,
@@ -441,6 +445,27 @@ ROWS = (
                     Query(_rate(REMOTE_LISTS).expr, "LIST"),
                     Query(_rate(REMOTE_ERRORS).expr, "failed"),
                 ),
+            ),
+            Panel(
+                "Only in the object store",
+                "Bytes of topics that left the disk.",
+                "bytes",
+                (_now(OFFLOADED_BYTES, TOPIC),),
+            ),
+            Panel(
+                "Read from there",
+                "Pieces of offloaded segments each second: found in the node's cache, or waited for.",
+                "ops",
+                (
+                    Query(_rate(OFFLOAD_CACHE_HITS).expr, "found"),
+                    Query(_rate(OFFLOAD_CACHE_MISSES).expr, "waited for"),
+                ),
+            ),
+            Panel(
+                "Cache of offloaded segments",
+                "Bytes that nodes keep of what was read.",
+                "bytes",
+                (_now(OFFLOAD_CACHE_BYTES, "store", how="max"),),
             ),
             Panel(
                 "Away and ended",

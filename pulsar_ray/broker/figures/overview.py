@@ -30,6 +30,7 @@ SORTS = {
     "consumers": "consumers",
     "stored": "storageSize",
     "compacted": "compactedSize",
+    "offloaded": "offloadedStorageSize",
     "schema": "schemaType",
     "state": "state",
     "problem": "problem",
@@ -43,6 +44,7 @@ _TEXTS = ("name", "schemaType", "state")
 _SUMS = (
     "partitions", "awake", "msgRateIn", "msgThroughputIn", "msgRateOut", "msgThroughputOut", "msgBacklog",
     "backlogSize", "unackedMessages", "storageSize", "compactedSize",
+    "offloadedStorageSize",
 )  # fmt: skip
 _LARGEST = ("subscriptionCount", "producers", "consumers")
 """A producer or consumer of a topic has a connection to each of its partitions."""
@@ -169,6 +171,7 @@ def _add_partition(topic: _Topic, report: ActorReport) -> None:
         awake=1,
         storageSize=gauges.get(metrics.STORAGE_BYTES.name, 0),
         compactedSize=gauges.get(metrics.COMPACTED_BYTES.name, 0),
+        offloadedStorageSize=gauges.get(metrics.OFFLOADED_BYTES.name, 0),
         msgRateIn=rates.get(metrics.MESSAGES_IN.name, 0),
         msgThroughputIn=rates.get(metrics.BYTES_IN.name, 0),
     )

@@ -12,6 +12,7 @@ from pulsar_ray.model import metric_catalogue as metrics
 _GAUGES = {
     metrics.REMOTE_LAG_SECONDS.name: "lagSeconds",
     metrics.REMOTE_WAITING_BYTES.name: "waitingBytes",
+    metrics.OFFLOAD_CACHE_BYTES.name: "cacheBytes",
 }
 _COUNTERS = {
     metrics.REMOTE_PUTS.name: "puts",
@@ -19,6 +20,8 @@ _COUNTERS = {
     metrics.REMOTE_GETS.name: "gets",
     metrics.REMOTE_LISTS.name: "lists",
     metrics.REMOTE_ERRORS.name: "errors",
+    metrics.OFFLOAD_CACHE_HITS.name: "cacheHits",
+    metrics.OFFLOAD_CACHE_MISSES.name: "cacheMisses",
 }
 
 

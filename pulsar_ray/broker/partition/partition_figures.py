@@ -15,6 +15,7 @@ from pulsar_ray.broker.partition.publishing.connected_producers import Connected
 from pulsar_ray.broker.partition.publishing.publish_intake import PublishIntake
 from pulsar_ray.broker.partition.sleeping_cursors import SleepingCursors
 from pulsar_ray.broker.partition.topic_compaction import TopicCompaction
+from pulsar_ray.broker.partition.topic_offload import TopicOffload
 from pulsar_ray.managed_ledger.log.log_sizes import LogSizes, ledger_sizes
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import Subscription
@@ -56,6 +57,7 @@ class PartitionFigures:
         followers: Followers,
         cursors: SleepingCursors,
         compaction: TopicCompaction,
+        offload: TopicOffload,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._ledger = ledger
@@ -64,6 +66,8 @@ class PartitionFigures:
         self._followers = followers
         self._cursors = cursors
         self._compaction = compaction
+        self._offload = offload
+        self._has_offloaded = False
         self._ages = BacklogAges(ledger, loop)
 
     async def gather(self) -> tuple[Figures, dict[str, StoredBacklog]]:
@@ -71,6 +75,10 @@ class PartitionFigures:
         figures = publishing_figures(self._intake, self._producers)
         published = self._intake.figures
         figures.gauges[metrics.STORAGE_BYTES.name] = self._storage_bytes()
+        offloaded = self._offload.offloaded_bytes
+        if offloaded or self._has_offloaded:
+            self._has_offloaded = True  # and 0 from now on, if all is here again
+            figures.gauges[metrics.OFFLOADED_BYTES.name] = offloaded
         counters, gauges = self._compaction.figures()
         figures.counters.update(counters)
         figures.gauges.update(gauges)

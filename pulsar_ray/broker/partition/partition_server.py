@@ -218,7 +218,14 @@ class PartitionServer:
             on_unused,
         )
         self._figures = PartitionFigures(
-            ledger, self.intake, self.producers, self.followers, self._cursors, self._compaction, loop
+            ledger,
+            self.intake,
+            self.producers,
+            self.followers,
+            self._cursors,
+            self._compaction,
+            self._offload,
+            loop,
         )
         self._begin_again_at = loop.time() + BEGIN_AGAIN_S
         self._reach = ReachFile(Path(ledger.directory), ledger.disk)

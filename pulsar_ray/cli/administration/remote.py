@@ -44,11 +44,13 @@ def remote_status(target: Target, as_json: bool) -> None:
     elif not found:
         say("nothing is shipped: start with --remote URL")
     else:
-        table = Table("host", "store", "to", "partitions", "waiting", "lag", "shipped", "PUTs")
+        table = Table("host", "store", "to", "partitions", "waiting", "lag", "shipped", "PUTs", "cache")
         for each in found:
             sizes = (size(each.waiting_bytes), f"{each.lag_seconds:.1f} s", size(each.shipped_bytes))
             names = (cell(each.host), each.store_id[:8], cell(each.url), str(each.partitions))
-            table.add_row(*names, *sizes, str(each.puts))
+            read = each.cache_hits + each.cache_misses
+            cache = f"{size(each.cache_bytes)}, {each.cache_hits / read:.0%} found" if read else ""
+            table.add_row(*names, *sizes, str(each.puts), cache)
         out().print(table)
     for each in found:
         for text in filter(None, (each.problem, each.remark)):

@@ -94,6 +94,7 @@ COLUMNS: Mapping[View, Sequence[Column]] = {
         _number("consumers", "CONS", "consumers", 5),
         _bytes("stored", "STORED", "storageSize", 110),
         _bytes("compacted", "COMPACT", "compactedSize", 150),
+        _bytes("offloaded", "OFFLOAD", "offloadedStorageSize", 160),
         Column("schema", "SCHEMA", 12, _schema, _schema, 140, is_number=False),
         _text("state", "STATE", "state", 8),
         _text("problem", "PROBLEM", "problem", 0, 130),

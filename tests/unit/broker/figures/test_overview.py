@@ -73,6 +73,7 @@ def test_partitions_and_dispatchers_are_added_up(figures: NodeFigures) -> None:
         "unackedMessages": 12,
         "storageSize": 2000,
         "compactedSize": 0,
+        "offloadedStorageSize": 0,
         "subscriptionCount": 3,
         # Everybody is connected to each partition.
         "producers": 2,

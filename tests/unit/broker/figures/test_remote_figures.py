@@ -8,6 +8,7 @@ from pulsar_ray.model import metric_catalogue as metrics
 STATUS = {
     "url": "s3://b/p", "problem": "", "isEnded": False, "lagSeconds": 1.5, "waitingBytes": 7, "puts": 3,
     "putBytes": 100, "gets": 2, "lists": 1, "errors": 4, "unreadable": {}, "away": "", "undeleted": "",
+    "cacheBytes": 50, "cacheHits": 9, "cacheMisses": 5,
 }  # fmt: skip
 
 
@@ -23,6 +24,7 @@ def test_a_journal_that_runs_tells_everything() -> None:
         metrics.REMOTE_LAG_SECONDS.name: 1.5,
         metrics.REMOTE_LAG_BOUND_SECONDS.name: 30.0,
         metrics.REMOTE_WAITING_BYTES.name: 7.0,
+        metrics.OFFLOAD_CACHE_BYTES.name: 50.0,
         metrics.REMOTE_AWAY.name: 0.0,
         metrics.REMOTE_ENDED.name: 0.0,
     }
@@ -32,6 +34,8 @@ def test_a_journal_that_runs_tells_everything() -> None:
         metrics.REMOTE_GETS.name: 2.0,
         metrics.REMOTE_LISTS.name: 1.0,
         metrics.REMOTE_ERRORS.name: 4.0,
+        metrics.OFFLOAD_CACHE_HITS.name: 9.0,
+        metrics.OFFLOAD_CACHE_MISSES.name: 5.0,
     }
 
 

@@ -23,6 +23,7 @@ def topic_row(name: str, **fields: Any) -> dict[str, Any]:
         "consumers": 1,
         "storageSize": 0,
         "compactedSize": 0,
+        "offloadedStorageSize": 0,
         "problem": "",
         **fields,
     }
