@@ -110,7 +110,7 @@ class Gateway:
                 self._connections.timed(),
                 self._page.visitors.as_pages(),
                 typed_errors,
-                own_pages_only(self._advertised),
+                own_pages_only(self._advertised, self._doors.note_refusal),
                 self._doors.middleware(),
                 self._connections.whole_bodies(),
             ],

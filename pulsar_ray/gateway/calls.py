@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
@@ -80,6 +81,16 @@ def utc_ms(text: str) -> int:
     """Return a written time in ms since 1970: UTC, unless it says otherwise. Raises ValueError."""
     moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
     return int(moment.replace(tzinfo=moment.tzinfo or timezone.utc).timestamp() * 1000)
+
+
+def due_ms(after_ms: Any) -> int:
+    """Return when a message is due that waits for so many ms.
+
+    In ms since 1970. Raises ValueError.
+    """
+    if type(after_ms) is not int or after_ms < 0:
+        raise ValueError(f"deliverAfterMs={str(after_ms)[:100]}: send a number of ms")
+    return time.time_ns() // 1_000_000 + after_ms
 
 
 def topic_of(request: web.Request) -> str:

@@ -16,7 +16,7 @@ from pulsar_ray.broker.serving.logs.line_limits import audit
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import AuthenticationError
 from pulsar_ray.gateway.calls import Calls
-from pulsar_ray.gateway.replies import Handler, refused, status_of, text_of
+from pulsar_ray.gateway.replies import Handler, Refusal, refused, status_of, text_of
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.security.authentication import NOBODY, Caller, Credentials
 from pulsar_ray.security.authorization import NO_GRANTS, Grants, Resource, Right
@@ -95,7 +95,7 @@ class Doors:
             try:
                 caller = self._authentication.who(_shown(request), self._now_s())
             except AuthenticationError as error:
-                self._note(request, NOBODY, 401)
+                self.note_refusal(request, 401)
                 refusal = refused(text_of(error), status_of(error))
                 refusal.headers["WWW-Authenticate"] = self._authentication.challenge
                 return refusal
@@ -125,13 +125,21 @@ class Doors:
 
         return ask
 
-    def why_unknown(self, shown: Credentials) -> str:
-        """Return why nobody has these credentials; empty if somebody has."""
+    def enter(self, request: web.Request, shown: Credentials, status: int) -> None:
+        """Note that somebody comes in, whose request is answered with a status.
+
+        Raises AuthenticationError, and notes that, if nobody has these credentials.
+        """
         try:
-            self._authentication.who(shown, self._now_s())
+            caller = self._authentication.who(shown, self._now_s())
         except AuthenticationError as error:
-            return text_of(error)
-        return ""
+            self.note_refusal(request, status_of(error))
+            raise
+        self._note(request, caller, status)
+
+    def note_refusal(self, request: web.Request, status: int) -> None:
+        """Write in the audit log that somebody was refused before being asked who they are."""
+        self._note(request, NOBODY, status)
 
     def _note(self, request: web.Request, caller: Caller, status: int) -> None:
         """Write a line of the audit log, without the query, where tokens are."""
@@ -200,6 +208,10 @@ def _kept_in(cookie: str) -> str:
 def _resource(request: web.Request) -> Resource:
     """Return the resource of a path, by the name that the broker is given."""
     of = request.match_info
+    for part in ("tenant", "namespace"):
+        # Else a tenant's administrator could name others, and be told of those that are near.
+        if "/" in of.get(part, ""):
+            raise Refusal(412, f"{of[part][:100]!r} is no {part}: it has a slash")
     name = of.get("tenant", "")
     if "namespace" in of:
         name = f"{name}/{of['namespace']}"

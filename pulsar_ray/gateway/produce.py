@@ -13,7 +13,7 @@ from aiohttp import web
 from pulsar_ray.asyncio.client import Client
 from pulsar_ray.asyncio.producer import Producer
 from pulsar_ray.errors import AlreadyClosed, PulsarException, TopicNotFound
-from pulsar_ray.gateway.calls import TOPIC, Calls, topic_of
+from pulsar_ray.gateway.calls import TOPIC, Calls, due_ms, topic_of
 from pulsar_ray.gateway.doors import GuardedRoutes
 from pulsar_ray.gateway.replies import Refusal, body_of, found, number_of, text_of
 from pulsar_ray.model.topic_name import TopicName
@@ -171,4 +171,6 @@ def _arguments(message: Any) -> dict[str, Any]:
         if type(value) is not kind:
             raise Refusal(400, f"{theirs}={str(value)[:100]}: send a {'text' if kind is str else 'number'}")
         arguments[ours] = value
+    if message.get("deliverAfterMs"):
+        arguments["deliver_at"] = due_ms(message["deliverAfterMs"])
     return arguments

@@ -92,11 +92,11 @@ def text_of(error: Exception) -> str:
     return error.text if isinstance(error, PulsarException) else str(error)
 
 
-def own_pages_only(advertised: str) -> Middleware:
+def own_pages_only(advertised: str, note: Callable[[web.Request, int], None]) -> Middleware:
     """Return the step that refuses what pages of other sites send through somebody's browser.
 
-    Programs send no Origin. Behind the loopback address no other name leads here but the one that a proxy
-    has, which is `advertised`: so none can be made to (DNS rebinding).
+    `note` is told of each refusal. Programs send no Origin. Behind the loopback address no other name leads
+    here but the one that a proxy has, which is `advertised`: so none can be made to (DNS rebinding).
     """
 
     outer = {advertised} - {""}
@@ -105,10 +105,12 @@ def own_pages_only(advertised: str) -> Middleware:
     async def look(request: web.Request, handler: Handler) -> web.StreamResponse:
         origin = request.headers.get("Origin")
         if origin is not None and _authority(origin) not in {request.host, *outer}:
+            note(request, 403)
             raise Refusal(403, f"Origin {origin[:200]}: requests of pages from elsewhere are refused")
         peer = request.transport.get_extra_info("sockname") if request.transport is not None else None
         is_known = request.host in outer or _is_here(request.host)
         if peer is not None and is_loopback(peer[0]) and not is_known:
+            note(request, 403)
             raise Refusal(403, f"Host {request.host[:200]}: use 127.0.0.1 or localhost")
         return await handler(request)
 

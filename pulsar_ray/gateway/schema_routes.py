@@ -9,7 +9,7 @@ from aiohttp import web
 from pulsar_ray.errors import IncompatibleSchema, InvalidConfiguration
 from pulsar_ray.gateway.calls import Calls
 from pulsar_ray.gateway.doors import GuardedRoutes
-from pulsar_ray.gateway.replies import Mapped, Refusal, body_of, flag_of, found, number_of
+from pulsar_ray.gateway.replies import Mapped, Refusal, body_of, flag_of, found, nothing_like, number_of
 from pulsar_ray.model.topic_schema import SchemaVersion, TopicSchema
 from pulsar_ray.security.authorization import Right
 
@@ -35,6 +35,7 @@ class SchemaRoutes:
         routes.add("DELETE", f"{_TOPIC}/schema", Right.TENANT_ADMIN, self.delete)
         routes.add("POST", f"{_TOPIC}/compatibility", Right.LOOK, self.test)
         routes.add("POST", f"{_TOPIC}/version", Right.LOOK, self.number)
+        routes.add("*", f"{_TOPIC}/metadata", Right.KNOWN, nothing_like("metadata of schemas"))
 
     async def latest(self, request: web.Request) -> web.Response:
         """Return the latest version."""

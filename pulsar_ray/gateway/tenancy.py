@@ -156,6 +156,15 @@ def _unless_gone(unload: Any, topic: str) -> None:
         return
 
 
+_NOT_OF_BROKERS = {
+    "brokers/configuration{rest:(/.*)?}": "settings that change as it runs; .../runtime has those in force",
+    "brokers/internal-configuration": "metadata store that clients could use",
+    "brokers/backlog-quota-check": "check of quotas on demand",
+    "brokers/{cluster}/{broker}/ownedNamespaces": "owners of namespaces; partitions are placed one by one",
+    "broker-stats/{rest:.*}": "stats of brokers; Ray exports its metrics, `pulsar-ray metrics` says where",
+}
+
+
 class BrokerRoutes:
     """Routes of clusters and brokers: the stores' hosts stand for brokers."""
 
@@ -174,11 +183,20 @@ class BrokerRoutes:
         routes.add("GET", "/admin/v2/brokers/version", Right.KNOWN, self.version)
         routes.add("GET", "/admin/v2/brokers/leaderBroker", Right.SUPERUSER, self.leader)
         routes.add("GET", "/admin/v2/brokers/configuration/runtime", Right.SUPERUSER, self.settings)
+        for path, what in _NOT_OF_BROKERS.items():
+            routes.add("*", f"/admin/v2/{path}", Right.KNOWN, nothing_like(what))
         routes.add("GET", "/admin/v2/brokers", Right.SUPERUSER, self.list)
         routes.add("GET", "/admin/v2/brokers/{cluster}", Right.SUPERUSER, self.list)
         routes.add("GET", "/health", Right.KNOWN, self.health)
+        exported = nothing_like(
+            "metrics here; Ray exports them on each node, `pulsar-ray metrics` says where"
+        )
+        routes.add("*", "/metrics{rest:/?}", Right.KNOWN, exported)
         for path, what in (
-            ("v2/resource-quotas", "quotas of bundles"),
+            ("v2/clusters/{cluster}", "clusters to change: it is one by itself"),
+            ("v2/clusters/{cluster}/{rest:.+}", "peers, policies or migration of clusters"),
+            ("v2/resource-quotas{rest:(/.*)?}", "quotas of bundles"),
+            ("v2/resourcegroups{rest:(/.*)?}", "groups of resources"),
             ("v2/bookies/{rest:.*}", "bookies; `pulsar-ray nodes` lists stores"),
             ("v2/worker/{rest:.*}", "functions"),
             ("v2/functions/{rest:.*}", "functions; Ray's actors and tasks stand in for them"),

@@ -41,10 +41,12 @@ WRONG_KIND = (Mapped(NotAllowedError, 405), Mapped(OperationNotSupported, 405))
 _A_TOPIC = f"/admin/v2/{TOPIC}"
 _A_SUBSCRIPTION = f"{_A_TOPIC}/subscription/{{subscription}}"
 _NOT_HERE = {
-    "offload": "segments outside its nodes",
+    "offload": "offload by a call; settings say when segments are left to remote_url",
     "properties": "properties of topics",
     "backlog": "estimates of backlogs; stats have the backlog of each subscription",
-    "replicatedSubscriptionStatus": "replication",
+    "subscription/{subscription}/replicatedSubscriptionStatus": "replication",
+    "subscription/{subscription}/analyzeBacklog": "analysis of backlogs; stats have the backlog",
+    "subscription/{subscription}/expireMessages": "expiry by id; skip, or reset the cursor to the id",
     "createMissedPartitions": "partitions that are missing",
     "internal-info": "internal-info; internalStats has the ledgers and cursors",
     "examinemessage": "examinemessage; peek messages through a subscription",

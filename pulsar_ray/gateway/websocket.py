@@ -20,7 +20,7 @@ from pulsar_ray.asyncio.producer import Producer
 from pulsar_ray.client.options.policies import ConsumerDeadLetterPolicy
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.errors import AlreadyClosed, PulsarException
-from pulsar_ray.gateway.calls import TOPIC, Calls, topic_of, utc_ms
+from pulsar_ray.gateway.calls import TOPIC, Calls, due_ms, topic_of, utc_ms
 from pulsar_ray.gateway.doors import GuardedRoutes
 from pulsar_ray.gateway.replies import Refusal, text_of
 from pulsar_ray.gateway.topics import as_time
@@ -28,8 +28,10 @@ from pulsar_ray.model.enums import (
     BatchingType,
     CompressionType,
     ConsumerType,
+    HashingScheme,
     InitialPosition,
     PartitionsRoutingMode,
+    SubscriptionMode,
 )
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.topic_name import TopicName
@@ -347,6 +349,8 @@ def _message(frame: dict[str, Any]) -> dict[str, Any]:
         arguments["event_timestamp"] = _time_ms(frame["eventTime"])
     if frame.get("deliverAt"):
         arguments["deliver_at"] = frame["deliverAt"]
+    if frame.get("deliverAfterMs"):
+        arguments["deliver_at"] = due_ms(frame["deliverAfterMs"])
     return arguments
 
 
@@ -429,6 +433,15 @@ _PRODUCER: dict[str, Option] = {
             }
         ),
     ),
+    "hashingScheme": (
+        "hashing_scheme",
+        _one_of(
+            {
+                "javastringhash": HashingScheme.JavaStringHash,
+                "murmur3_32hash": HashingScheme.Murmur3_32Hash,
+            }
+        ),
+    ),
     "batchingType": (
         "batching_type",
         _one_of({"default": BatchingType.Default, "keybased": BatchingType.KeyBased}),
@@ -454,6 +467,11 @@ _CONSUMER: dict[str, Option] = {
     "consumerName": ("consumer_name", str),
     "ackTimeoutMillis": ("unacked_messages_timeout_ms", int),
     "negativeAckRedeliveryDelay": ("negative_ack_redelivery_delay_ms", int),
+    "subscriptionMode": (
+        "subscription_mode",
+        _one_of({"durable": SubscriptionMode.Durable, "nondurable": SubscriptionMode.NonDurable}),
+    ),
+    "priorityLevel": ("priority_level", int),
     "maxRedeliverCount": ("max_failures", int),
     "deadLetterTopic": ("dead_letter_topic", str),
     "pullMode": ("pulls", _flag),
@@ -463,7 +481,7 @@ _READER: dict[str, Option] = {
     "readerName": ("reader_name", str),
     "receiverQueueSize": ("receiver_queue_size", int),
 }
-_PASSED_OVER = {"token", "priorityLevel", "subscriptionMode", "hashingScheme"}
+_PASSED_OVER = {"token"}
 
 
 def _arguments(query: Mapping[str, str], options: Mapping[str, Option]) -> dict[str, Any]:

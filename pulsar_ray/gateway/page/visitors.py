@@ -11,9 +11,10 @@ from urllib.parse import urlencode
 
 from aiohttp import web
 
+from pulsar_ray.errors import AuthenticationError
 from pulsar_ray.gateway.doors import COOKIE, UI, Doors, caller_role, cookie_of, is_page
 from pulsar_ray.gateway.page.rendering import Rendering
-from pulsar_ray.gateway.replies import Handler, Refusal
+from pulsar_ray.gateway.replies import Handler, Refusal, text_of
 from pulsar_ray.security.authentication import Credentials, basic_header
 
 if TYPE_CHECKING:
@@ -51,10 +52,11 @@ class Visitors:
         token, user, password = (given.get(name, "").strip() for name in ("token", "user", "password"))
         shown = f"Bearer {token}" if token else basic_header(user, password)
         back = _back(given.get("back", "/"))
-        problem = self._doors.why_unknown(Credentials(shown))
-        if problem:
-            return self._rendering.page("login.html", 401, problem=problem, back=back)
         response = _see(back)
+        try:
+            self._doors.enter(request, Credentials(shown), response.status)
+        except AuthenticationError as error:
+            return self._rendering.page("login.html", 401, problem=text_of(error), back=back)
         has_tls = request.transport is not None and request.transport.get_extra_info("sslcontext")
         is_secure = self._is_outside_tls or has_tls
         response.set_cookie(

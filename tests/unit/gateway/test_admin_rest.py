@@ -296,6 +296,41 @@ def test_what_is_not_here_says_so(call: Http, name: str) -> None:
         answer = call("GET", f"{PERSISTENT}/{name}/{path}")
         assert answer.status == 501, path
         assert "pulsar_ray has no" in answer.json["reason"], path
+    namespace, subscription = "namespaces/public/default", f"persistent/public/default/{name}/subscription/s"
+    for method, path in (
+        ("PUT", "clusters/mine"),
+        ("POST", "clusters/standalone"),
+        ("DELETE", "clusters/standalone"),
+        ("GET", "clusters/standalone/peers"),
+        ("GET", "clusters/standalone/namespaceIsolationPolicies"),
+        ("GET", "resourcegroups"),
+        ("GET", "resource-quotas"),
+        ("GET", "resource-quotas/public/default/0x0_0xf"),
+        ("GET", "brokers/configuration"),
+        ("GET", "brokers/configuration/values"),
+        ("POST", "brokers/configuration/name/1"),
+        ("GET", "brokers/internal-configuration"),
+        ("GET", "brokers/backlog-quota-check"),
+        ("GET", "brokers/standalone/here/ownedNamespaces"),
+        ("GET", "broker-stats/topics"),
+        ("GET", "broker-stats/load-report"),
+        ("GET", f"schemas/public/default/{name}/metadata"),
+        ("POST", f"{subscription}/analyzeBacklog"),
+        ("POST", f"{subscription}/replicatedSubscriptionStatus"),
+        ("POST", f"{subscription}/expireMessages"),
+        ("GET", f"{namespace}/resourcegroup"),
+        ("POST", f"{namespace}/resourcegroup/name"),
+        ("POST", f"{namespace}/encryptionRequired"),
+        ("POST", f"{namespace}/subscriptionAuthMode"),
+        ("POST", f"{namespace}/subscribeRate"),
+        ("POST", f"persistent/public/default/{name}/subscribeRate"),
+        ("PUT", f"persistent/public/default/{name}/shadowTopics"),
+    ):
+        answer = call(method, f"/admin/v2/{path}")
+        assert answer.status == 501, path
+        assert "pulsar_ray has no" in answer.json["reason"], path
+    for path in ("/metrics", "/metrics/"):
+        assert "`pulsar-ray metrics` says where" in call("GET", path).json["reason"]
     unknown = call("GET", "/admin/v2/nonsense")
     assert unknown.status == 404
     assert unknown.json["reason"]

@@ -6,7 +6,8 @@ import pytest
 
 from pulsar_ray.client.client import Client
 from pulsar_ray.gateway import produce
-from pulsar_ray.model.enums import InitialPosition
+from pulsar_ray.model.enums import ConsumerType, InitialPosition
+from pulsar_ray.testing.waiting import wait_until
 from tests.unit.gateway.conftest import Http
 
 EARLIEST = InitialPosition.Earliest
@@ -31,6 +32,26 @@ def test_messages_are_durable_when_their_ids_come_back(call: Http, client: Clien
     message_id = received.message_id()
     assert first["messageId"].startswith(f"{message_id.ledger_id()}:{message_id.entry_id()}:")
     assert consumer.receive(20_000).data() == b""
+
+
+def test_a_message_waits_for_its_time(call: Http, client: Client, name: str) -> None:
+    call.ok("PUT", f"/admin/v2/persistent/public/default/{name}")
+    consumer = client.subscribe(name, "s", ConsumerType.Shared)
+    path = f"/topics/persistent/public/default/{name}"
+    late = {"payload": "late", "deliverAfterMs": 3_600_000}
+    call.ok("POST", path, {"messages": [late, {"payload": "now", "deliverAfterMs": 0}]})
+    assert consumer.receive(20_000).data() == b"now"
+    row = call.ok("GET", f"/admin/v2/persistent/public/default/{name}/stats")["subscriptions"]["s"]
+    assert row["msgBacklog"] == 2
+    wait_until(lambda: _delayed(call, name) == 1)
+    for wrong in (-1, "5", 10**30, 1.5):
+        answer = call("POST", path, {"messages": [{"payload": "x", "deliverAfterMs": wrong}]})
+        assert answer.status == 412, wrong
+
+
+def _delayed(call: Http, name: str) -> int:
+    stats = call.ok("GET", f"/admin/v2/persistent/public/default/{name}/stats")
+    return int(stats["subscriptions"]["s"]["msgDelayed"])
 
 
 def test_a_partition_can_be_chosen(call: Http, client: Client, name: str) -> None:

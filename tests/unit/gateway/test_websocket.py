@@ -12,6 +12,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from pulsar_ray.client.client import Client
+from pulsar_ray.errors import Timeout
+from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.testing.waiting import wait_until
 from tests.unit.gateway.conftest import Http
 
@@ -103,6 +105,31 @@ def test_a_negative_acknowledgment_brings_a_message_again(call: Http, client: Cl
         first = json.loads(socket.recv(WAIT_S))
         socket.send(json.dumps({"type": "negativeAcknowledge", "messageId": first["messageId"]}))
         assert json.loads(socket.recv(WAIT_S))["redeliveryCount"] == 1
+
+
+def test_a_message_waits_for_its_time(call: Http, client: Client, name: str) -> None:
+    consumer = client.subscribe(name, "s", ConsumerType.Shared)
+    with opened(call, f"producer/persistent/public/default/{name}") as socket:
+        assert ask(socket, {"payload": payload(b"late"), "deliverAfterMs": 3_600_000})["result"] == "ok"
+        assert ask(socket, {"payload": payload(b"now")})["result"] == "ok"
+        for wrong in (-1, "5", 10**30):
+            answer = ask(socket, {"payload": payload(b"x"), "deliverAfterMs": wrong})
+            assert answer["result"] == "send-error:7"
+    assert consumer.receive(20_000).data() == b"now"
+    with pytest.raises(Timeout):
+        consumer.receive(100)
+
+
+def test_a_subscription_that_is_not_durable_ends_with_its_socket(
+    call: Http, client: Client, name: str
+) -> None:
+    client.create_producer(name).close()
+    query = "subscriptionMode=NonDurable&priorityLevel=3"
+    with opened(call, f"consumer/persistent/public/default/{name}/gone?{query}"):
+        stats = call.ok("GET", f"/admin/v2/persistent/public/default/{name}/stats")
+        assert stats["subscriptions"]["gone"]["isDurable"] is False
+    path = f"/admin/v2/persistent/public/default/{name}/subscriptions"
+    wait_until(lambda: call.ok("GET", path) == [])
 
 
 def test_no_more_than_the_queue_are_unacknowledged(call: Http, client: Client, name: str) -> None:
