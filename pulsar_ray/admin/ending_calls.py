@@ -86,6 +86,17 @@ class EndingCalls:
 
         each_of((route.topic for route in routes), offload)
 
+    def fetch_back(self, topic: str) -> None:
+        """Begin to bring segments of all partitions back from the object store; see `each_of`."""
+        _persistent(topic)
+        request_id = uuid.uuid4().hex
+
+        def fetch_back(partition: str) -> None:
+            for route in self._calls.serving_routes(partition):
+                self._calls.ask_partition(route, "fetch_back", request_id=request_id)
+
+        each_of((route.topic for route in self._calls.serving_routes(topic)), fetch_back)
+
     def offload_status(self, topic: str) -> dict[str, dict[str, Any]]:
         """How the last offload of each partition stands."""
         _persistent(topic)

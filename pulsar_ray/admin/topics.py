@@ -162,6 +162,14 @@ class Topics:
         """
         self._ending.offload(topic, message_id)
 
+    def fetch_back(self, topic: str) -> None:
+        """Begin to bring offloaded segments back, as far as the disk has room.
+
+        They stay there too. Where policies want them to leave the disk, they go again. `offload_status` says
+        how it stands; raises as `offload`.
+        """
+        self._ending.fetch_back(topic)
+
     def offload_status(self, topic: str) -> dict[str, Any]:
         """How the last offload of a topic stands, since its partitions started.
 

@@ -86,6 +86,7 @@ PARTITION_CALLS: Calls = {
     "compaction_status": {},
     "offload": {"request_id": is_text, "before": is_position},
     "offload_status": {},
+    "fetch_back": {"request_id": is_text},
     "terminate": {},
     "end_messages": {"sending": _are_entry_seqs, "idle_ms": is_number},
     "measure_range": {

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pulsar_ray.broker.partition import topic_offload
 from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.errors import NotAllowedError, RemoteStoreUnavailable, Timeout
 from pulsar_ray.journal import store_life
@@ -148,6 +149,28 @@ def test_a_threshold_offloads_by_itself_and_retention_deletes_there(
     topics.truncate("t")
     wait_until(lambda: topics.offload_status("t")["offloaded_segments"] == 0)
     wait_until(lambda: not [p for p in (tmp_path / "bucket" / "segments").rglob("*.seg/*") if p.is_file()])
+
+
+def test_a_topic_leaves_the_object_store_once_all_of_it_is_back(
+    make_shipped: Callable[..., Broker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_offload, "LOOK_S", 0.2)
+    broker = make_shipped()
+    broker.client().subscribe("t", "s", initial_position=EARLIEST).close()
+    published(broker, "t")
+    offload(broker, "t")
+    topics = broker.admin().topics
+    topics.fetch_back("t")
+    wait_until(lambda: topics.offload_status("t")["status"] != "RUNNING")
+    assert topics.offload_status("t")["offloaded_segments"] == 0
+    offload(broker, "t")
+    topics.policies.set("t", "remote_durability", "off")
+    wait_until(lambda: topics.offload_status("t")["offloaded_segments"] == 0)
+    # Of the topic's number 1; policies are written to a log that is shipped yet.
+    wait_until(lambda: not [p for p in (tmp_path / "bucket" / "segments" / "1").rglob("*") if p.is_file()])
+    with bucket_away():
+        consumer = broker.client().subscribe("t", "s")
+        assert [consumer.receive(WAIT_MS).data() for _ in range(COUNT)] == [payload(n) for n in range(COUNT)]
 
 
 def test_what_is_not_shipped_is_not_offloaded(make_broker: Callable[..., Broker]) -> None:

@@ -110,6 +110,7 @@ class PartitionCalls:
             "compaction_status": self._compaction.status,
             "offload": self._offload.offload,
             "offload_status": self._offload.status,
+            "fetch_back": self._offload.fetch_back,
             "terminate": self._end.terminate,
         }
         check_call(PARTITION_CALLS, "partition", name, arguments)

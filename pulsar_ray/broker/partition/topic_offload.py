@@ -116,10 +116,30 @@ class TopicOffload:
         [-1, -1] stands for all of them. A request may come again, and begins nothing then. Raises
         NotAllowedError while others are under way, of a system topic, and of one that is not shipped.
         """
+        if not self._is_new(request_id):
+            return
+        behind = Position(*before)
+        wanted = [
+            segment
+            for segment, _ in self._closed()
+            if behind < (0, 0) or (segment.ledger_id, segment.last_entry_id) < behind
+        ]
+        self._begin("offload", wanted)
+
+    async def fetch_back(self, request_id: str) -> None:
+        """Begin to bring all segments back, as far as the disk has room.
+
+        Raises as `offload`.
+        """
+        if self._is_new(request_id):
+            await self._look_back()
+
+    def _is_new(self, request_id: str) -> bool:
+        """Whether a request did not come before. Raises NotAllowedError if it cannot be done."""
         topic = self._ledger.identity.topic
         check_user_may_change(TopicName.parse(topic))
         if request_id == self._last_request_id:
-            return
+            return False
         if self.is_running:
             raise NotAllowedError(f"an offload of {topic} is in progress: wait for its status")
         if self._shipping is None or self._shipping.is_off or self.is_wanted_off:
@@ -128,13 +148,7 @@ class TopicOffload:
                 "remote_durability be async or sync"
             )
         self._last_request_id = request_id
-        behind = Position(*before)
-        wanted = [
-            segment
-            for segment, _ in self._closed()
-            if behind < (0, 0) or (segment.ledger_id, segment.last_entry_id) < behind
-        ]
-        self._begin("offload", wanted)
+        return True
 
     async def status(self) -> dict[str, Any]:
         """Describe the last offload, and how much is only in the object store."""

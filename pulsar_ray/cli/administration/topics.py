@@ -203,7 +203,8 @@ def compaction_status(target: Target, topic: str) -> None:
 
 
 @topics.of("topic")
-def offload(target: Target, topic: str) -> None:
+@click.option("--back", is_flag=True, help="Bring back to the disk what is only in the object store.")
+def offload(target: Target, topic: str, back: bool) -> None:
     """Leave the closed segments of TOPIC to the object store, which frees the disk.
 
     They are read from there. The policies offload_threshold, offload_threshold_in_seconds and
@@ -213,8 +214,9 @@ def offload(target: Target, topic: str) -> None:
     Example:
       pulsar-ray topics offload orders
     """
-    target.ask(lambda topics: topics.offload(topic))
-    write_line(f"offload of {topic} has begun: pulsar-ray topics offload-status {topic}")
+    target.ask(lambda topics: topics.fetch_back(topic) if back else topics.offload(topic))
+    what = "fetching back" if back else "offload"
+    write_line(f"{what} of {topic} has begun: pulsar-ray topics offload-status {topic}")
 
 
 @topics.of("topic")
