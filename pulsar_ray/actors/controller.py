@@ -269,6 +269,8 @@ class Controller:
     async def create_topic(self, topic: str, partitions: int) -> None:
         """Create a topic; 0 partitions is an unpartitioned one. Raises NotAllowedError if it exists."""
         topics = (await self._serving()).topics
+        # Of an earlier call that was told to try again nobody can say yet whether there is such a topic.
+        await topics.catalog.settled()
         await self._stores.reserve_numbers(max(partitions, 1))
         topics.create(TopicName.parse(topic), partitions, self._stores.for_new_partitions)
         await topics.catalog.settled()

@@ -212,3 +212,50 @@ print("{}", flush=True)
 while True:
     producer.send(b"more")
 """
+
+
+_WHILE_AWAY = """
+import json, os, sys, pulsar_ray
+from pulsar_ray.errors import PulsarException
+data_dir, shared = sys.argv[1], sys.argv[2]
+admin = pulsar_ray.Admin("local", data_dir=data_dir)
+client = pulsar_ray.Client("local", data_dir=data_dir)
+producer = client.create_producer("known")
+producer.send(b"before")
+os.rename(shared, shared + ".away")
+open(shared, "w").close()
+answer = {"refused": []}
+for _ in range(10):
+    producer.send(b"meanwhile")
+answer["known"] = admin.topics.stats("known")["msgInCounter"]
+for change in (admin.topics.create_topic, admin.topics.create_topic):
+    try:
+        change("new")
+    except PulsarException as error:
+        answer["refused"].append([type(error).__name__, error.retriable])
+os.remove(shared)
+os.rename(shared + ".away", shared)
+while True:
+    try:
+        admin.topics.create_topic("newest")
+        break
+    except PulsarException as error:
+        assert error.retriable, error
+answer["topics"] = [name.rpartition("/")[2] for name in admin.topics.list("public/default")]
+print(json.dumps(answer), flush=True)
+"""
+
+
+def test_while_the_object_store_is_away_nothing_is_decided_and_publishing_goes_on(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    broker = Broker(tmp_path / "data", "--remote", shared.as_uri())
+    try:
+        program = broker.run(_WHILE_AWAY, shared)
+        answer = _answer(program)
+        program.communicate(timeout=TIMEOUT_S)
+    finally:
+        broker.end()
+    assert answer["refused"] == [["RemoteStoreUnavailable", True]] * 2
+    assert answer["known"] == 11
+    # The first may have been decided once it came back; the last was.
+    assert {"known", "newest"} <= set(answer["topics"]) <= {"known", "new", "newest"}

@@ -135,6 +135,33 @@ def test_the_node_of_the_catalog_is_lost_under_load_and_everything_goes_on_elsew
     wait_until(lambda: head.run("pulsar-ray", "health", check=False).returncode == 0, DEADLINE_S, "health")
 
 
+@pytest.mark.timeout(900)
+def test_a_head_that_has_lost_its_disk_goes_on_with_the_catalog_of_the_object_store(world: World) -> None:
+    nodes, worker = _two_nodes(world, node_loss_seconds=LOSS_S)
+    head = nodes.head
+    nodes.admin("namespaces.create", "public/other")
+    for topic in ("ids", "unused", "public/other/t"):
+        nodes.admin("topics.create_partitioned_topic", topic, 4)
+    before = head.ask(_SEND, "ids", "0", "80")
+    lost = _store_of(head, head)
+    head.kill()
+    head.boot()
+    head.run("find", DATA_DIR, "-mindepth", "1", "-delete")
+    start_ray(head, "--head", f"--port={PORT}", "--include-dashboard=false")
+    worker.run("ray", "stop", "--force", check=False)
+    start_ray(worker, f"--address={head.address}:{PORT}")
+    # Neither the object store nor the cluster is named: the worker's store knows both.
+    settings = ("PULSAR_RAY_REMOTE_DURABILITY=sync", f"PULSAR_RAY_NODE_LOSS_SECONDS={LOSS_S}")
+    head.run("env", *settings, "pulsar-ray", "start", "--data-dir", DATA_DIR)
+    assert nodes.admin("broker")["catalog_host"] == head.name
+    wait_until(lambda: lost not in _stores(head) and _ships(head) == 2, DEADLINE_S, "all is taken over")
+    behind = head.ask(_SEND, "ids", "80", "20")
+    assert head.ask(_CONSUME, "ids", "100") == {**before, **behind}
+    assert len(head.ask(_SEND, "unused", "0", "8")) == 8
+    assert len(head.ask(_SEND, "public/other/t", "0", "8")) == 8
+    wait_until(lambda: head.run("pulsar-ray", "health", check=False).returncode == 0, DEADLINE_S, "health")
+
+
 def _catalog_host(node: Node) -> str:
     said = _run(node, "status")
     return next(

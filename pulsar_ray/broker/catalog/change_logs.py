@@ -97,6 +97,7 @@ class ChangeLogs:
         nothing to change, or raises the refusal. An append that failed may have happened: it is applied with
         the next change, or when the controller starts.
         """
+        await self._catalog.settled()  # also what an earlier call could not wait for
         async with self._lock:
             if self._table.is_dirty(system_change_log().full):
                 await self._catch_up(system_change_log().full)

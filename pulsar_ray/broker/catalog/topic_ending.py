@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Protocol
 
 from pulsar_ray.broker.catalog.catalog import PartitionRow
 from pulsar_ray.broker.catalog.change_logs import ChangeLogs
 from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
 from pulsar_ray.broker.serving.logs.line_limits import event
-from pulsar_ray.errors import NotAllowedError
+from pulsar_ray.errors import NotAllowedError, PulsarException, RemoteStoreUnavailable
 from pulsar_ray.model.topic_name import TopicName
 
 logger = logging.getLogger(__name__)
@@ -51,11 +53,13 @@ class TopicEnding:
         self._served = served
         self._logs = logs
         self._parked = parked
+        self._removing: set[asyncio.Task[None]] = set()
 
     async def delete_topic(self, topic: str, force: bool) -> None:
         """See Controller.delete_topic."""
         served = self._served
         topics, name = served.topics, TopicName.parse(topic)
+        await topics.catalog.settled()  # a former attempt, too
         rows = topics.rows_of(name)
         if not force:
             connected: list[str] = []
@@ -74,13 +78,33 @@ class TopicEnding:
         # Some may have moved meanwhile.
         rows = topics.forget(name) or rows
         # Before anything of it goes: who does not know of the deletion would miss that.
-        await topics.catalog.settled()
+        try:
+            await topics.catalog.settled()
+        except RemoteStoreUnavailable:
+            removing = asyncio.get_running_loop().create_task(self._remove_later(name, rows, force=force))
+            self._removing.add(removing)
+            removing.add_done_callback(self._removing.discard)
+            raise
+        await self._remove_all(name, rows, force=force)
+
+    async def _remove_all(self, name: TopicName, rows: list[PartitionRow], *, force: bool) -> None:
         # Once more, for a policy that was set meanwhile.
         await self._logs.forget_topic(name, force=True)
-        await served.remove(rows)
+        await self._served.remove(rows)
         event(
             logger, "deleted%s, with %d partitions", " by force" if force else "", len(rows), topic=name.full
         )
+
+    async def _remove_later(self, name: TopicName, rows: list[PartitionRow], *, force: bool) -> None:
+        """Remove what is deleted once that is decided, though nobody waits for it any more."""
+        try:
+            while True:
+                with suppress(RemoteStoreUnavailable):
+                    await self._served.topics.catalog.settled()
+                    break
+            await self._remove_all(name, rows, force=force)
+        except PulsarException as error:
+            logger.warning("%s is deleted, and something of it may be left: %s", name.full, error)
 
     async def remove(self, rows: list[PartitionRow]) -> None:
         """See ServedTopics.remove."""

@@ -145,6 +145,9 @@ class World:
     def is_known(self, name: TopicName) -> bool:
         return name.full in self.rows
 
+    async def settled(self, *partitions: str) -> None:
+        """There is no object store."""
+
     def rows_of(self, name: TopicName) -> list[PartitionRow]:
         return [self.rows[name.full]]
 
