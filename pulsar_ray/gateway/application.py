@@ -19,7 +19,7 @@ from pulsar_ray.gateway.openapi import DESCRIPTION_PATH, described
 from pulsar_ray.gateway.page.page_routes import PageRoutes
 from pulsar_ray.gateway.permission_routes import PermissionRoutes
 from pulsar_ray.gateway.policy_routes import PolicyRoutes
-from pulsar_ray.gateway.produce import ProduceRoutes
+from pulsar_ray.gateway.produce import ProduceRoutes, SharedProducers
 from pulsar_ray.gateway.replies import own_pages_only, typed_errors
 from pulsar_ray.gateway.schema_routes import SchemaRoutes
 from pulsar_ray.gateway.tenancy import BrokerRoutes, NamespaceRoutes, TenantRoutes
@@ -56,7 +56,10 @@ class Gateway:
         self._connections = Connections()
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None
-        self._page = PageRoutes(self._calls, client, self._doors, self._advertised_url, self._links)
+        self._producers = SharedProducers(client)
+        self._page = PageRoutes(
+            self._calls, client, self._doors, self._advertised_url, self._links, self._producers.release
+        )
         self._remembering: asyncio.Task[None] | None = None
         self.url = ""
 
@@ -121,11 +124,11 @@ class Gateway:
             SchemaRoutes(self._calls),
             PermissionRoutes(self._calls),
             PolicyRoutes(self._calls),
-            TopicRoutes(self._calls, self._outer_url),
+            TopicRoutes(self._calls, self._outer_url, self._producers.release),
             NamespaceRoutes(self._calls),
             TenantRoutes(self._calls),
             BrokerRoutes(self._calls, self._outer_url),
-            ProduceRoutes(self._calls, self._client),
+            ProduceRoutes(self._calls, self._producers),
             self._sockets,
             self._page,
         ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -39,6 +40,7 @@ LEFT = 499
 GRANTS_LAST_S = 1.0
 """How long grants are believed that the controller has told."""
 KEPT_GRANTS = 10_000
+_NAME = re.compile(r"\{(\w+)\}")
 _caller: ContextVar[Caller] = ContextVar("caller", default=NOBODY)
 
 
@@ -68,8 +70,10 @@ class GuardedRoutes:
         handle.__doc__ = handler.__doc__
         self.added.append(Route(method, path, right, (handler.__doc__ or "").strip().partition("\n")[0]))
         self._rights[handle] = right
+        # aiohttp's own pattern takes no braces, which names may have.
+        pattern = _NAME.sub(r"{\1:[^/]+}", path)
         for each in ("GET", "HEAD") if method == "GET" else (method,):
-            self._router.add_route(each, path, handle)
+            self._router.add_route(each, pattern, handle)
 
 
 class Doors:

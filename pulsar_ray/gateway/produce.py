@@ -21,19 +21,29 @@ from pulsar_ray.security.authorization import Right
 
 KEPT_PRODUCERS = 64
 """Producers that are kept open for the next request; those unused for longest go."""
+IDLE_S = 5.0
+"""How long one is kept that nobody uses.
+
+It shows in stats, and nobody deletes a topic that is in use.
+"""
 MESSAGES_OF_A_REQUEST = 10_000
 
 
 class SharedProducers:
     """Producers of topics, each shared by the requests that publish to it.
 
-    One that is in use is not closed; more than `KEPT_PRODUCERS` are open only while all are in use.
+    One that is in use is not closed; more than `KEPT_PRODUCERS` are open only while all are in use. One that
+    nobody has used for `IDLE_S` is closed.
     """
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._open: OrderedDict[str, asyncio.Task[Producer]] = OrderedDict()
         self._users: dict[str, int] = {}
+        self._used_s: dict[str, float] = {}
+        """When those that are open were lent last."""
+        self._next_look: asyncio.TimerHandle | None = None
+        self._closing: set[asyncio.Task[None]] = set()
 
     def has(self, topic: str) -> bool:
         """Return whether a producer of the topic is open or is being opened."""
@@ -50,6 +60,32 @@ class SharedProducers:
             if not self._users[topic]:
                 del self._users[topic]
             await self._close_unused()
+            self._look_later()
+
+    async def release(self, topic: str) -> None:
+        """Close those of a topic and its partitions that nobody uses just now.
+
+        Else they would keep it from being deleted.
+        """
+        whole = TopicName.parse(topic).partitioned_full
+        for one in [one for one in self._open if one not in self._users]:
+            if TopicName.parse(one).partitioned_full == whole:
+                await self._close(one)
+
+    def _look_later(self) -> None:
+        if self._next_look is None and self._open:
+            self._next_look = asyncio.get_running_loop().call_later(IDLE_S, self._close_idle)
+
+    def _close_idle(self) -> None:
+        self._next_look = None
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() - IDLE_S
+        for topic in [one for one in self._open if one not in self._users]:
+            if self._used_s.get(topic, 0.0) <= until_s:
+                closing = loop.create_task(self._close(topic))
+                self._closing.add(closing)
+                closing.add_done_callback(self._closing.discard)
+        self._look_later()
 
     async def _opened(self, topic: str) -> Producer:
         task = self._open.get(topic)
@@ -57,28 +93,36 @@ class SharedProducers:
             task = asyncio.ensure_future(self._client.create_producer(topic, batching_max_publish_delay_ms=1))
             self._open[topic] = task
         self._open.move_to_end(topic)
+        self._used_s[topic] = asyncio.get_running_loop().time()
         try:
             # The first request may be given up: others wait for the same producer.
             return await asyncio.shield(task)
         except Exception:
             if self._open.get(topic) is task:
-                del self._open[topic]
+                self._forgotten(topic)
             raise
 
     async def forget(self, topic: str, producer: Producer) -> None:
         """Open another one for the next request: this one is of no use any more."""
         task = self._open.get(topic)
         if task is not None and task.done() and not task.exception() and task.result() is producer:
-            del self._open[topic]
+            self._forgotten(topic)
             await _close(producer)
+
+    def _forgotten(self, topic: str) -> asyncio.Task[Producer] | None:
+        self._used_s.pop(topic, None)
+        return self._open.pop(topic, None)
 
     async def _close_unused(self) -> None:
         for topic in [one for one in self._open if one not in self._users]:
             if len(self._open) <= KEPT_PRODUCERS:
                 return
-            task = self._open.pop(topic)
-            if task.done() and not task.exception():
-                await _close(task.result())
+            await self._close(topic)
+
+    async def _close(self, topic: str) -> None:
+        task = self._forgotten(topic)
+        if task is not None and task.done() and not task.exception():
+            await _close(task.result())
 
 
 async def _close(producer: Producer) -> None:
@@ -91,10 +135,10 @@ async def _close(producer: Producer) -> None:
 class ProduceRoutes:
     """Routes that publish."""
 
-    def __init__(self, calls: Calls, client: Client) -> None:
+    def __init__(self, calls: Calls, producers: SharedProducers) -> None:
         self._call = calls
         self._topics = calls.admin.topics
-        self._producers = SharedProducers(client)
+        self._producers = producers
 
     def add_to(self, routes: GuardedRoutes) -> None:
         """Add the routes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,8 @@ from pulsar_ray.launch.listeners import is_loopback
 
 if TYPE_CHECKING:
     from aiohttp.typedefs import Middleware
+
+logger = logging.getLogger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -148,6 +151,14 @@ async def typed_errors(request: web.Request, handler: Handler) -> web.StreamResp
         return web.json_response({"reason": reason}, status=error.status, headers=_allow(error))
     except (PulsarException, ValueError, TypeError) as error:
         return refused(text_of(error), status_of(error))
+    except web.RequestPayloadError as error:
+        return refused(f"the body cannot be read: {error}", 400)
+    except ConnectionError:
+        # The other end has gone.
+        raise
+    except Exception:
+        logger.exception("%s %s failed", request.method, request.rel_url.raw_path[:1000])
+        return refused("something unexpected happened; the log of HTTP says what", 500)
 
 
 def _allow(error: web.HTTPException) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timezone
 from typing import Any
 
@@ -59,10 +59,14 @@ _NOT_HERE = {
 class TopicRoutes:
     """Routes of topics, each a call of `Admin.topics`."""
 
-    def __init__(self, calls: Calls, own_url: Callable[[], str]) -> None:
+    def __init__(
+        self, calls: Calls, own_url: Callable[[], str], release: Callable[[str], Awaitable[None]]
+    ) -> None:
         self._call = calls
         self._topics = calls.admin.topics
         self._url = own_url
+        self._release = release
+        """Closes what requests that publish have left open of a topic."""
 
     def add_to(self, routes: GuardedRoutes) -> None:
         """Add the routes; those with fixed words come before those with names."""
@@ -200,6 +204,7 @@ class TopicRoutes:
                 f"{topic} is a partitioned topic, instead of calling delete topic, please call "
                 "delete-partitioned-topic.",
             )
+        await self._release(topic)
         await self._call(self._topics.delete, topic, force, mapped=IN_USE)
         return done()
 
@@ -208,6 +213,7 @@ class TopicRoutes:
         topic, force = topic_of(request), flag_of(request, "force")
         if not await self._call(self._topics.get_partitions, topic):
             raise Refusal(404, f"Partitioned Topic {topic} not found")
+        await self._release(topic)
         await self._call(self._topics.delete, topic, force, mapped=IN_USE)
         return done()
 

@@ -71,6 +71,7 @@ class WebSocketRoutes:
 
     async def produce(self, request: web.Request) -> web.StreamResponse:
         """Publish the frames of a socket."""
+        self._admit(request)
         # A caller that waits for answers is not to wait for a batch to fill, unless the query says so.
         arguments = {"batching_max_publish_delay_ms": 1, **_arguments(request.query, _PRODUCER)}
         producer = await self._client.create_producer(topic_of(request), **arguments)
@@ -82,6 +83,7 @@ class WebSocketRoutes:
 
     async def consume(self, request: web.Request) -> web.StreamResponse:
         """Send the messages of a subscription through a socket, as far as they are acknowledged."""
+        self._admit(request)
         given = _arguments(request.query, _CONSUMER)
         pulls = given.pop("pulls", False)
         failures, letters = given.pop("max_failures", None), given.pop("dead_letter_topic", None)
@@ -102,6 +104,7 @@ class WebSocketRoutes:
 
     async def read(self, request: web.Request) -> web.StreamResponse:
         """Send the messages of a topic through a socket."""
+        self._admit(request)
         given = _arguments(request.query, _READER)
         start = given.pop("start", MessageId.latest)
         window = given.setdefault("receiver_queue_size", RECEIVER_QUEUE)
@@ -126,11 +129,20 @@ class WebSocketRoutes:
 
         return is_terminated
 
+    def _admit(self, request: web.Request) -> None:
+        """Refuse a request that is no handshake, and one too many.
+
+        Opening a handle may make a topic or a subscription. A picture in a page of another site is
+        asked for without Origin, but never with a handshake.
+        """
+        if not web.WebSocketResponse().can_prepare(request):
+            raise Refusal(400, "only WebSockets are served here: the request is no handshake")
+        if len(self._open) >= SOCKETS:
+            raise Refusal(503, f"{SOCKETS} WebSockets are open: try again")
+
     async def _serve(
         self, request: web.Request, serve: Callable[[web.WebSocketResponse], Awaitable[None]]
     ) -> web.StreamResponse:
-        if len(self._open) >= SOCKETS:
-            raise Refusal(503, f"{SOCKETS} WebSockets are open: try again")
         socket = web.WebSocketResponse(heartbeat=PING_S, max_msg_size=FRAME_BYTES)
         await socket.prepare(request)
         self._open.add(socket)

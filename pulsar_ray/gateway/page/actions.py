@@ -182,9 +182,11 @@ class Actions:
         visitors: Visitors,
         show: Callable[..., web.Response],
         check: Callable[[Right, Resource], Awaitable[None]],
+        release: Callable[[str], Awaitable[None]],
     ) -> None:
         self._call = calls
         self._check = check
+        self._release = release
         self._visitors = visitors
         self._show = show
 
@@ -204,6 +206,8 @@ class Actions:
             given = {name: value for name, value in fields.items() if value.strip()}
             if action is OF_TOPICS["redrive"]:
                 given["to"] = await self._target(topic, given.get("to", "").strip())
+            if action is OF_TOPICS["delete"]:
+                await self._release(topic)
             outcome = await self._call(action.do, self._call.admin.topics, topic, subscription, given)
         except (PulsarException, Refusal, ValueError) as error:
             return await self._form(request, fields, text_of(error), status_of(error))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -48,7 +48,13 @@ class PageRoutes:
     """Routes of the page; a part of one is what htmx asks for."""
 
     def __init__(
-        self, calls: Calls, client: Client, doors: Doors, outer_url: str, links: Mapping[str, str]
+        self,
+        calls: Calls,
+        client: Client,
+        doors: Doors,
+        outer_url: str,
+        links: Mapping[str, str],
+        release: Callable[[str], Awaitable[None]],
     ) -> None:
         self._call = calls
         self._admin = calls.admin
@@ -56,7 +62,7 @@ class PageRoutes:
         self._rendering = Rendering(links)
         self.visitors = Visitors(doors, self._rendering, is_outside_tls=outer_url.startswith("https:"))
         self._messages = MessagePages(calls, client, self._show)
-        self._actions = Actions(calls, self.visitors, self._show, doors.check)
+        self._actions = Actions(calls, self.visitors, self._show, doors.check, release)
         self._history = History()
 
     def add_to(self, routes: GuardedRoutes) -> None:

@@ -91,6 +91,8 @@ async def fields_of(request: web.Request) -> dict[str, str]:
     """Return the fields of a form. Raises Refusal for what is none."""
     if request.content_type != "application/x-www-form-urlencoded":
         raise Refusal(415, f"the body is {request.content_type}: forms are sent by the page")
+    if (request.charset or "utf-8").lower() not in ("utf-8", "utf8"):
+        raise Refusal(415, f"the form is {request.charset!r:.50}: forms are sent in UTF-8")
     if (request.content_length or 0) > FORM_BYTES:
         raise Refusal(413, f"the form is larger than {FORM_BYTES} bytes")
     return {name: value for name, value in (await request.post()).items() if isinstance(value, str)}

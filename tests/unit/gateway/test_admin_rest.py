@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 import pytest
 
+from pulsar_ray.admin.tenants import Tenants
 from pulsar_ray.client.client import Client
 from pulsar_ray.model.enums import InitialPosition
 from pulsar_ray.model.message_id import MessageId
@@ -288,6 +291,31 @@ def test_schemas_are_uploaded_listed_tested_and_deleted(call: Http, name: str) -
     assert call("POST", f"{path}/schema", other).status == 409
     assert call("POST", f"{path}/schema", {"type": "AVRO", "schema": "zork"}).status == 422
     assert call.ok("DELETE", f"{path}/schema") == {"version": 1}
+
+
+def test_names_may_have_any_sign(call: Http, name: str) -> None:
+    topic = f"{name}{{{{7*7}}}}'\"<b>/../%2F+ \u65e5"
+    quoted = quote(topic, safe="")
+    call.ok("PUT", f"{PERSISTENT}/{quoted}")
+    call.ok("PUT", f"{PERSISTENT}/{quoted}/subscription/{quoted}")
+    assert call.ok("GET", f"{PERSISTENT}/{quoted}/subscriptions") == [topic]
+    assert f"persistent://public/default/{topic}" in call.ok("GET", f"{PERSISTENT}")
+    call.ok("POST", f"/topics/persistent/public/default/{quoted}", {"messages": [{"payload": "x"}]})
+    assert call("GET", f"/ui/topics/persistent/public/default/{quoted}/messages").status == 200
+    assert call("GET", f"{PERSISTENT}/{quoted}/subscription/{quoted}/position/1").body == b"x"
+
+
+def test_an_error_that_nobody_expected_has_a_reason(
+    call: Http, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: Tenants) -> None:
+        raise KeyError("gone")
+
+    monkeypatch.setattr(Tenants, "list", fail)
+    answer = call("GET", "/admin/v2/tenants")
+    assert answer.status == 500
+    assert "the log of HTTP" in answer.json["reason"]
+    assert "KeyError: 'gone'" in caplog.text
 
 
 def test_what_is_not_here_says_so(call: Http, name: str) -> None:

@@ -285,6 +285,12 @@ def test_dead_letters_are_listed_and_sent_back(call: Http, client: Client, name:
     assert "dead" in shown(call, page_of(name, "/messages?at=earliest"))
 
 
+def test_a_topic_that_rest_published_to_is_deleted(call: Http, name: str) -> None:
+    call.ok("PUT", f"/admin/v2/persistent/public/default/{name}")
+    call.ok("POST", f"/topics/persistent/public/default/{name}", {"messages": [{"payload": "x"}]})
+    assert "is deleted" in text_of(confirmed(call, page_of(name, "/actions/delete")))
+
+
 def test_nodes_have_their_room_and_health(call: Http) -> None:
     text = shown(call, "/ui/nodes")
     assert "serving" in text
@@ -296,6 +302,9 @@ def test_a_form_of_another_site_does_nothing(call: Http, topic: str, mark: str) 
     answer = call("POST", page_of(topic, "/actions/delete"), urlencode({"mark": mark}), **FORM)
     assert answer.status == 403
     assert "load it again" in text_of(answer)
+    for charset in ("nonsense", "utf-16"):
+        kind = {"Content-Type": f"{FORM['Content-Type']}; charset={charset}"}
+        assert call("POST", page_of(topic, "/actions/delete"), "mark=", **kind).status == 415
     elsewhere = call("POST", page_of(topic, "/actions/delete"), "mark=", Origin="http://evil.example", **FORM)
     assert elsewhere.status == 403
     assert call("POST", page_of(topic, "/actions/delete"), b"{}").status == 415

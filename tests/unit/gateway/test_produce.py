@@ -84,6 +84,26 @@ def test_a_topic_that_was_deleted_is_not_created_again_by_publishing(call: Http,
     assert results[0]["errorCode"] == 0
 
 
+def test_a_topic_can_be_deleted_after_publishing(call: Http, name: str) -> None:
+    for path, publish in ((name, name), (f"{name}-p/partitions", f"{name}-p/partitions/1")):
+        call.ok("PUT", f"/admin/v2/persistent/public/default/{path}", 2 if "p/" in path else None)
+        published = {"messages": [{"payload": "x"}]}
+        call.ok("POST", f"/topics/persistent/public/default/{publish}", published)
+        call.ok("DELETE", f"/admin/v2/persistent/public/default/{path}")
+
+
+def test_a_producer_that_nobody_uses_is_closed(
+    call: Http, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"persistent/public/default/{name}"
+    call.ok("PUT", f"/admin/v2/{path}")
+    monkeypatch.setattr(produce, "IDLE_S", 0.05)
+    call.ok("POST", f"/topics/{path}", {"messages": [{"payload": "x"}]})
+    wait_until(lambda: call.ok("GET", f"/admin/v2/{path}/stats")["publishers"] == [])
+    call.ok("POST", f"/topics/{path}", {"messages": [{"payload": "x"}]})
+    assert call.ok("GET", f"/admin/v2/{path}/stats")["msgInCounter"] == 2
+
+
 def test_each_message_that_fails_says_why(call: Http, name: str) -> None:
     call.ok("PUT", f"/admin/v2/persistent/public/default/{name}")
     call.ok("POST", f"/admin/v2/persistent/public/default/{name}/terminate")

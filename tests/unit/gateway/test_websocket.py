@@ -218,6 +218,15 @@ def test_a_wrong_option_is_refused_at_the_handshake(call: Http, name: str, query
     assert json.loads(refused.value.response.body or b"{}")["reason"]
 
 
+def test_a_request_that_is_no_handshake_makes_nothing(call: Http, name: str) -> None:
+    path = f"persistent/public/default/{name}"
+    for kind in ("producer", "consumer", "reader"):
+        answer = call("GET", f"/ws/v2/{kind}/{path}{'/s' * (kind == 'consumer')}")
+        assert answer.status == 400
+        assert "no handshake" in answer.json["reason"]
+    assert call("GET", f"/admin/v2/{path}/partitions").status == 404
+
+
 def test_a_second_exclusive_consumer_is_refused_at_the_handshake(
     call: Http, client: Client, name: str
 ) -> None:
