@@ -135,11 +135,13 @@ def read(known: Place | None = None) -> Task[Found]:
     while True:
         newest, parts = yield from _newest_copy()
         found = Found(was_seeded=bool(parts))
-        if found.was_seeded and (known is None or known < newest):
+        found.end = newest
+        if found.was_seeded and known is not None and known >= newest:
+            found.end = known
+        elif found.was_seeded:
             found.is_anew = True
             if not (yield from _read_copy(newest, parts, found)):
                 continue
-        found.end = newest if known is None or known < newest else known
         while (item := (yield from _decision(found.end))) is not None:
             if item.next:
                 found.end = Place(item.next, 0)

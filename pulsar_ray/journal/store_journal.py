@@ -126,7 +126,11 @@ def claim_prefix(store: ObjectStore, url: str, cluster_id: str) -> None:
     if store.create(CLUSTER, pack_cluster(cluster_id)):
         return
     stored = store.get(CLUSTER)
-    owner = cluster_id if stored is None else unpack_cluster(stored)
+    check_prefix(cluster_id if stored is None else unpack_cluster(stored), url, cluster_id)
+
+
+def check_prefix(owner: str, url: str, cluster_id: str) -> None:
+    """Raise RemoteStoreRefused if a prefix is another cluster's."""
     if owner != cluster_id:
         raise RemoteStoreRefused(
             f"{url} is that of cluster {owner}, and this store is of cluster {cluster_id}: give this cluster "

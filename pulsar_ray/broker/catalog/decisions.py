@@ -26,8 +26,9 @@ from pulsar_ray.errors import (
 from pulsar_ray.journal.at_once import carried_out
 from pulsar_ray.journal.decisions import DecisionLog, Found, rows_in
 from pulsar_ray.journal.object_store import ObjectStore
-from pulsar_ray.journal.objects import RowChange
-from pulsar_ray.journal.store_journal import CountingStore, claim_prefix
+from pulsar_ray.journal.objects import CLUSTER, RowChange, pack_cluster, unpack_cluster
+from pulsar_ray.journal.reading import create
+from pulsar_ray.journal.store_journal import CountingStore, check_prefix
 from pulsar_ray.lane.waiting import within
 
 logger = logging.getLogger(__name__)
@@ -228,13 +229,11 @@ class Decisions:
                     carried_out(self.log.copy(file.parts()), self.store, self._pause)
 
     def _claim(self) -> None:
-        while True:
-            try:
-                claim_prefix(self.store, self._url, self._cluster_id)
-            except RemoteStoreUnavailable:
-                self._pause(RETRY_S)
-            else:
-                return
+        """Raise RemoteStoreRefused if the prefix is another cluster's; rights may be given back."""
+        claim = create(CLUSTER, pack_cluster(self._cluster_id))
+        other = carried_out(claim, self.store, self._pause)
+        if other is not None:
+            check_prefix(unpack_cluster(other), self._url, self._cluster_id)
 
     def _decide_next(self, file: DecidedFile) -> bool:
         """Decide what waits, as one object; False once another controller decides."""

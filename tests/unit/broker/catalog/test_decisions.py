@@ -33,7 +33,7 @@ class Bucket:
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
-        self.is_away = False
+        self.is_away = self.is_refusing = False
         self.lost = 0
         self.created: list[str] = []
         self.gate = threading.Event()
@@ -48,6 +48,8 @@ class Bucket:
     def _reach(self) -> None:
         if self.is_away:
             raise RemoteStoreUnavailable("nobody answers")
+        if self.is_refusing:
+            raise RemoteStoreRefused("no rights")
 
     def create(self, key: str, body: bytes) -> bool:
         self.gate.wait(WAIT_S)
@@ -355,6 +357,19 @@ def test_while_the_object_store_is_away_the_catalog_is_read_and_nothing_decided(
     assert topics(node("b").serve()) == full("t", "u")
 
 
+def test_rights_that_are_taken_away_are_waited_for_as_an_object_store_that_is_away(
+    node: Nodes, bucket: Bucket
+) -> None:
+    a = node("a")
+    create(a.serve(), "t")
+    a.decisions.close()
+    bucket.is_refusing = True
+    again = node("a").serve(wait_s=0.1)
+    assert topics(again) == full("t")
+    with pytest.raises(RemoteStoreUnavailable, match="no rights"):
+        again.create(topic("u"), 0, ["store"])
+
+
 def test_an_answer_waits_for_its_own_partitions_alone(node: Nodes, bucket: Bucket) -> None:
     catalog = node("a").serve()
     create(catalog, "t")
@@ -385,6 +400,20 @@ def test_one_that_served_an_old_file_ends_once_it_sees_later_decisions(node: Nod
     wait_until(lambda: bool(late.ended), WAIT_S, "it ends")
     assert not late.ended[0][1]
     assert topics(node("a").serve()) == full("t", "u")
+
+
+def test_where_all_decisions_were_deleted_the_file_is_the_first_copy_again(
+    node: Nodes, bucket: Bucket
+) -> None:
+    a = node("a")
+    create(a.serve(), "t", "u")
+    a.decisions.close()
+    bucket.delete(
+        tuple(name for prefix in ("decisions/", "copies/", "copied/") for name in bucket.list(prefix))
+    )
+    again = node("a").serve()
+    create(again, "v")
+    assert topics(node("b").serve()) == full("t", "u", "v")
 
 
 def test_what_belongs_to_another_cluster_is_left_alone(node: Nodes) -> None:
