@@ -674,7 +674,7 @@ class StoreLife:
         closed = self.directory.closed(partition)
         for name in files:
             file = mirror.files.get(name)
-            if file is None or closed.get(name) != file.length:
+            if file is None or not file.length or closed.get(name) != file.length:
                 continue
             if self.directory.offloaded(partition, name) is not None:
                 continue
