@@ -41,7 +41,6 @@ WRONG_KIND = (Mapped(NotAllowedError, 405), Mapped(OperationNotSupported, 405))
 _A_TOPIC = f"/admin/v2/{TOPIC}"
 _A_SUBSCRIPTION = f"{_A_TOPIC}/subscription/{{subscription}}"
 _NOT_HERE = {
-    "offload": "offload by a call; settings say when segments are left to remote_url",
     "properties": "properties of topics",
     "backlog": "estimates of backlogs; stats have the backlog of each subscription",
     "subscription/{subscription}/replicatedSubscriptionStatus": "replication",
@@ -93,6 +92,8 @@ class TopicRoutes:
             ("DELETE", "/truncate", Right.TENANT_ADMIN, self.truncate),
             ("GET", "/compaction", Right.LOOK, self.compaction),
             ("PUT", "/compaction", Right.TENANT_ADMIN, self.compact),
+            ("GET", "/offload", Right.LOOK, self.offload_status),
+            ("PUT", "/offload", Right.TENANT_ADMIN, self.offload),
             ("POST", "/all_subscription/expireMessages/{seconds}", Right.CONSUME_ALL, self.expire_all),
         ):
             routes.add(method, _A_TOPIC + path, right, handler)
@@ -248,6 +249,21 @@ class TopicRoutes:
         """Say how the last compaction went, or how far this one is."""
         status = await self._call(self._topics.compaction_status, topic_of(request))
         return found({"status": status["status"], "lastError": status["last_error"]})
+
+    async def offload(self, request: web.Request) -> web.Response:
+        """Begin to leave what ends before a message to the object store."""
+        topic = topic_of(request)
+        first_kept = given_id(await body_of(request, (dict, str)), topic)
+        mapped = (Mapped(NotAllowedError, 409),)
+        await self._call(self._topics.offload, topic, first_kept, mapped=mapped)
+        return done()
+
+    async def offload_status(self, request: web.Request) -> web.Response:
+        """Say how the last offload went, and where what is on the disk begins."""
+        status = await self._call(self._topics.offload_status, topic_of(request))
+        first = status.get("first_unoffloaded", [-1, -1])
+        said = {"status": status["status"], "lastError": status["last_error"]}
+        return found({**said, "firstUnoffloadedMessage": {"ledgerId": first[0], "entryId": first[1]}})
 
     # --- looking ----------------------------------------------------------------------------------
 

@@ -389,6 +389,8 @@ class StoreLife:
             for start, end, total in pieces or ():
                 key = piece_key(partition, name, start, end)
                 stored = yield from ask(Get(key))
+                if self.directory.offloaded(partition, name) is None:
+                    break  # it was trimmed meanwhile
                 if stored is None:
                     raise JournalDamaged(f"{key} is not there: bring it back from the bucket's versions")
                 data = unpack_piece(key, stored)
@@ -438,6 +440,8 @@ class StoreLife:
         lengths = self.directory.lengths(partition)
         known = self._known[partition] = {name: file.length for name, file in mirror.files.items()}
         for file in in_order(lengths):
+            if file not in known and self.directory.offloaded(partition, file) is not None:
+                continue  # it is being trimmed, and has no bytes here
             begin = known.get(file, 0)
             if lengths[file] > begin or file not in known:
                 known[file] = lengths[file]
@@ -690,12 +694,14 @@ class StoreLife:
         return covered
 
     def _removed_here(self, partition: str, files: list[str]) -> Task[list[str]]:
-        """Remove files of which the index has all; pieces that it does not name go."""
+        """Remove files of which the index has all.
+
+        Smaller pieces of them stay until the file is gone: who takes over may have read an older index.
+        """
         removed = []
         for name in files:
             there = yield from ask(ListKeys(pieces_of(partition, name)))
-            mirror = self.mirror.get(partition)
-            file = None if mirror is None or self.shipping.is_deposed else mirror.files.get(name)
+            file = self._served_file(partition, name)
             if file is None or file.base != file.length:
                 continue
             keys = {piece_key(partition, name, start, end) for start, end, _ in file.pieces}
@@ -705,8 +711,16 @@ class StoreLife:
                 )
             if self.directory.offload(partition, name, list(file.pieces)):
                 removed.append(name)
-                yield Delete(tuple(key for key in there if key not in keys))
         return removed
+
+    def _served_file(self, partition: str, name: str) -> FileState | None:
+        """Return what is shipped of a file, if its partition is served in that term."""
+        mirror = self.mirror.get(partition)
+        if mirror is None or self.shipping.is_deposed or partition in self._busy:
+            return None
+        if partition not in self.serving or not self._is_here(partition, mirror.term):
+            return None
+        return mirror.files.get(name)
 
     def _is_here(self, partition: str, term: int) -> bool:
         return partition in self.directory.partitions() and self.directory.term(partition) == term

@@ -153,6 +153,17 @@ def test_a_topic_is_compacted(call: Http, client: Client, name: str) -> None:
     assert call("PUT", f"{PERSISTENT}/{name}-gone/compaction").status == 404
 
 
+def test_offloading_needs_an_object_store(call: Http, name: str) -> None:
+    path = f"{PERSISTENT}/{name}/offload"
+    call.ok("PUT", f"{PERSISTENT}/{name}")
+    status = call.ok("GET", path)
+    assert (status["status"], status["lastError"]) == ("NOT_RUN", "")
+    assert status["firstUnoffloadedMessage"].keys() == {"ledgerId", "entryId"}
+    answer = call("PUT", path, {"ledgerId": 5, "entryId": 0})
+    assert answer.status == 409
+    assert "--remote" in answer.json["reason"]
+
+
 def test_tenants_and_namespaces_come_and_go(call: Http, name: str) -> None:
     tenant, space = f"/admin/v2/tenants/{name}", f"/admin/v2/namespaces/{name}/ns"
     assert call("PUT", tenant, {"adminRoles": ["r"], "allowedClusters": ["standalone"]}).status == 204
@@ -198,12 +209,16 @@ POLICIES = [
     ("subscriptionTypesEnabled", "subscriptionTypesEnabled", ["Shared", "Exclusive"]),
     ("schemaValidationEnforced", "schemaValidationEnforced", True),
     ("compactionThreshold", "compactionThreshold", 10_485_760),
+    ("offloadThreshold", "offloadThreshold", 10_485_760),
+    ("offloadThresholdInSeconds", "offloadThresholdInSeconds", 3_600),
+    ("offloadDeletionLagMs", "offloadDeletionLagMs", 60_000),
 ]
 
 
 def changes_of(path: str) -> str:
     """The method that sets a policy, which is not the same one everywhere in Pulsar."""
-    return "PUT" if path.endswith("ns/compactionThreshold") else "POST"
+    puts = ("ns/compactionThreshold", "ns/offloadThreshold", "Seconds", "ns/offloadDeletionLagMs")
+    return "PUT" if path.endswith(puts) and "/namespaces/" in path else "POST"
 
 
 @pytest.mark.parametrize(("of_namespace", "of_topic", "body"), POLICIES, ids=[row[0] for row in POLICIES])
@@ -320,7 +335,7 @@ def test_an_error_that_nobody_expected_has_a_reason(
 
 def test_what_is_not_here_says_so(call: Http, name: str) -> None:
     call.ok("PUT", f"{PERSISTENT}/{name}")
-    for path in ("offload", "persistence", "properties"):
+    for path in ("offloadPolicies", "persistence", "properties"):
         answer = call("GET", f"{PERSISTENT}/{name}/{path}")
         assert answer.status == 501, path
         assert "pulsar_ray has no" in answer.json["reason"], path

@@ -21,7 +21,7 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any
 
-from pulsar_ray.errors import PulsarException
+from pulsar_ray.errors import JournalDamaged, PulsarException
 from pulsar_ray.journal import store_life
 from pulsar_ray.journal.catalog import NOBODY, Catalog, first_ledger
 from pulsar_ray.journal.objects import (
@@ -427,7 +427,16 @@ class Store(Process):
         if copy.away and self.world.aside.random() < 0.3:
             yield from self.life.fetch_back(partition, sorted(copy.away))
         else:
-            yield from self.life.offload(partition, [f for f in copy.closed() if f in copy.files])
+            try:
+                yield from self.life.offload(partition, [f for f in copy.closed() if f in copy.files])
+            except JournalDamaged as error:
+                # Others have taken over and trimmed it: then the file stays.
+                if "stays here" not in error.text or not self.is_former(partition, copy):
+                    raise
+
+    def is_former(self, partition: str, copy: Copy) -> bool:
+        """Whether somebody else has served the partition since."""
+        return any(s.key[0] > copy.term for s in self.world.truths[partition].served)
 
     def leave(self, partition: str, target: Store) -> Generator[Any, Any, None]:
         self.serving[partition].leaving = True
