@@ -214,8 +214,8 @@ class OffloadedSegment:
     def read_into(self, offset: int, view: memoryview) -> int:
         """Read some bytes at an offset; 0 at the end.
 
-        Raises RemoteStoreUnavailable, RemoteStoreRefused, and JournalDamaged for an object that is gone or
-        damaged.
+        Raises RemoteStoreUnavailable, RemoteStoreRefused, JournalDamaged for an object that is gone or
+        damaged, and FileNotFoundError for a segment that was trimmed meanwhile.
         """
         with self._lock:
             if not self._piece.start <= offset < self._piece.end and not self._turn_to(offset):
@@ -232,13 +232,35 @@ class OffloadedSegment:
         return bytes(view[:done])
 
     def _turn_to(self, offset: int) -> bool:
-        for piece in self._pieces:
-            if piece.start <= offset < piece.end:
+        if not 0 <= offset < self.size:
+            return False
+        while True:
+            pieces = self._pieces
+            piece = next(each for each in pieces if each.start <= offset < each.end)
+            try:
                 fd = READING.fetch(self._path, piece, READING.wait_s)
-                self._close()
-                self._piece, self._fd = piece, fd
-                return True
-        return False
+            except CorruptData:
+                # There is no such piece any more: it was brought back, offloaded again, or trimmed.
+                if (found := self._opened_here()) is not None:
+                    piece, fd = found
+                elif self._pieces == pieces:
+                    raise
+                else:
+                    continue
+            self._close()
+            self._piece, self._fd = piece, fd
+            return True
+
+    def _opened_here(self) -> tuple[Piece, int] | None:
+        """Open the file if it is here again, else look at the note again."""
+        try:
+            return Piece(0, self.size, 0), os.open(self._path, os.O_RDONLY)
+        except FileNotFoundError:
+            found = read_note(self._path)
+            if found is None:
+                raise
+            self._pieces = found.pieces
+            return None
 
     def close(self) -> None:
         """Give up the piece that is open."""

@@ -200,6 +200,8 @@ class SegmentReader:
                     count = os.preadv(self._fd, [view[done:]], offset + done)
                 else:
                     count = self._away.read_into(offset + done, view[done:])
+            except FileNotFoundError:
+                raise SegmentGone(str(self.path)) from None
             except OSError as error:
                 raise CorruptData(str(self.path), offset + done, str(error)) from error
             if count == 0:
@@ -216,6 +218,8 @@ class SegmentReader:
                 if not more:
                     break
                 data += more
+        except FileNotFoundError:
+            raise SegmentGone(str(self.path)) from None
         except OSError as error:
             raise CorruptData(str(self.path), offset, str(error)) from error
         return data

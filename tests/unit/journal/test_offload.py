@@ -355,6 +355,30 @@ async def test_what_is_trimmed_is_deleted_in_the_bucket_too(home: Path, url: str
 
 
 @runs
+async def test_a_reader_follows_what_becomes_of_its_segment(home: Path, url: str) -> None:
+    with journal_of(home, url):
+        partition = await filled(home)
+        names = closed(partition.log)
+        first = partition.log.segments()[0]
+        whole = first.path.read_bytes()[: first.end_offset]
+        await partition.link.move("offload", names)
+        with SegmentReader(first.path) as back, SegmentReader(first.path) as gone:
+            assert back.read(0, 100) == gone.read(0, 100) == whole[:100]
+            await partition.link.move("fetch back", names)
+            assert back.read(20_000, 30_000) == whole[20_000:50_000]
+            await partition.link.move("offload", names)
+            change(partition.log, partition.log.changes.trim(10**12))
+            partition.link.flush()
+            await until(lambda: not note_of(first.path).exists())
+            assert back.read(40_000, 100) == whole[40_000:40_100]
+            with pytest.raises(SegmentGone):
+                gone.read(20_000, 30_000)
+            with pytest.raises(SegmentGone):
+                gone.read_into(20_000, bytearray(30_000))
+        partition.die()
+
+
+@runs
 async def test_a_partition_stays_in_the_journal_until_all_of_it_is_back(
     home: Path, url: str, tmp_path: Path
 ) -> None:

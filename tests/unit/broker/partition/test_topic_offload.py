@@ -57,7 +57,7 @@ def test_an_open_ledger_has_no_age() -> None:
 
 
 def test_the_lag_keeps_what_was_closed_just_now() -> None:
-    lag = {"managed_ledger_offload_deletion_lag_ms": 200_000}
+    lag: dict[str, Any] = {"managed_ledger_offload_deletion_lag_ms": 200_000}
     assert chosen(managed_ledger_offload_threshold_in_bytes=0, **lag) == ["1-0.seg", "1-1.seg"]
     assert chosen(managed_ledger_offload_threshold_in_seconds=0, **lag) == ["1-0.seg", "1-1.seg"]
 
