@@ -259,3 +259,45 @@ def test_while_the_object_store_is_away_nothing_is_decided_and_publishing_goes_o
     assert answer["known"] == 11
     # The first may have been decided once it came back; the last was.
     assert {"known", "newest"} <= set(answer["topics"]) <= {"known", "new", "newest"}
+
+
+_DEPOSED = """
+import json, sys, time, pulsar_ray
+from pathlib import Path
+from pulsar_ray.errors import PulsarException
+from pulsar_ray.journal.at_once import carried_out
+from pulsar_ray.journal.decisions import DecisionLog
+from pulsar_ray.journal.file_store import FileStore
+data_dir, shared = sys.argv[1], sys.argv[2]
+admin = pulsar_ray.Admin("local", data_dir=data_dir)
+client = pulsar_ray.Client("local", data_dir=data_dir)
+producer = client.create_producer("t")
+before = admin.broker()["pid"]
+carried_out(DecisionLog(lambda: b"other").begin(None), FileStore(Path(shared)), time.sleep)
+refused = []
+while True:
+    try:
+        admin.topics.create_topic("u")
+        break
+    except PulsarException as error:
+        refused.append(error.retriable)
+producer.send(b"on")
+answer = {"refused": refused, "is_another": admin.broker()["pid"] != before}
+print(json.dumps(answer), flush=True)
+"""
+
+
+def test_a_controller_in_whose_place_another_has_begun_ends_and_one_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PULSAR_RAY_NODE_LOSS_SECONDS", "5")
+    shared = tmp_path / "shared"
+    broker = Broker(tmp_path / "data", "--remote", shared.as_uri())
+    try:
+        program = broker.run(_DEPOSED, shared)
+        answer = _answer(program)
+        program.communicate(timeout=TIMEOUT_S)
+    finally:
+        broker.end()
+    assert all(answer["refused"])
+    assert answer["is_another"]
