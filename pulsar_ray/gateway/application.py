@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from aiohttp import web
@@ -13,8 +13,9 @@ from pulsar_ray.asyncio.client import Client
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.gateway.calls import Calls
-from pulsar_ray.gateway.connections import CONNECTIONS, KEEP_ALIVE_S, Connections
+from pulsar_ray.gateway.connections import CONNECTIONS, HEAD_S, KEEP_ALIVE_S, Connections
 from pulsar_ray.gateway.doors import Doors, GuardedRoutes
+from pulsar_ray.gateway.metric_routes import MetricRoutes
 from pulsar_ray.gateway.openapi import DESCRIPTION_PATH, described
 from pulsar_ray.gateway.page.page_routes import PageRoutes
 from pulsar_ray.gateway.permission_routes import PermissionRoutes
@@ -42,10 +43,17 @@ class Gateway:
     """
 
     def __init__(
-        self, admin: Admin, client: Client, settings: Settings, links: Mapping[str, str] | None = None
+        self,
+        admin: Admin,
+        client: Client,
+        settings: Settings,
+        links: Mapping[str, str] | None = None,
+        exporters: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._links = links or {}
         """Where else to look, by names; the page shows them."""
+        self._exporters = exporters
+        """Returns where nodes export their metrics."""
         self._client = client
         self._calls = Calls(admin)
         self._doors = Doors(settings, self._calls)
@@ -82,7 +90,12 @@ class Gateway:
         self._connections.server = self._runner.server
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(
-            self._connections, host, port, backlog=CONNECTIONS, ssl=context
+            self._connections,
+            host,
+            port,
+            backlog=CONNECTIONS,
+            ssl=context,
+            ssl_handshake_timeout=None if context is None else HEAD_S,
         )
         self._remembering = loop.create_task(self._page.remember())
         bound = self._listener.sockets[0].getsockname()
@@ -129,6 +142,7 @@ class Gateway:
             TenantRoutes(self._calls),
             BrokerRoutes(self._calls, self._outer_url),
             ProduceRoutes(self._calls, self._producers),
+            MetricRoutes(self._calls, self._exporters),
             self._sockets,
             self._page,
         ):

@@ -17,6 +17,7 @@ from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import InvalidConfiguration, PulsarException
 from pulsar_ray.gateway.application import Gateway
+from pulsar_ray.launch.ray_session import endpoints_of_metrics
 from pulsar_ray.launch.start import ready_beside, start_beside, start_on_other_nodes
 from pulsar_ray.monitoring.dashboard import UID
 from pulsar_ray.monitoring.services import GRAFANA_VARIABLE
@@ -85,7 +86,7 @@ class GatewayActor:
         address = self._settings.http_address()
         if address is None:
             raise InvalidConfiguration("http_listen is off: give a port, or 'host:port'")
-        gateway = Gateway(Admin(), Client(), self._settings, _links())
+        gateway = Gateway(Admin(), Client(), self._settings, _links(), _exporters)
         try:
             await gateway.listen(*address)
         except OSError as error:
@@ -125,6 +126,11 @@ def _links() -> dict[str, str]:
     grafana = os.environ.get(GRAFANA_VARIABLE, "").rstrip("/")
     links = {"Ray dashboard": dashboard_url(), "Grafana": f"{grafana}/d/{UID}"}
     return {name: url for name, url in links.items() if url.startswith(("http://", "https://"))}
+
+
+def _exporters() -> list[str]:
+    """Return where nodes export their metrics, those that do."""
+    return [url for _, url in endpoints_of_metrics() if url]
 
 
 def gateway_url() -> str:

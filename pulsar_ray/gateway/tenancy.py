@@ -161,7 +161,7 @@ _NOT_OF_BROKERS = {
     "brokers/internal-configuration": "metadata store that clients could use",
     "brokers/backlog-quota-check": "check of quotas on demand",
     "brokers/{cluster}/{broker}/ownedNamespaces": "owners of namespaces; partitions are placed one by one",
-    "broker-stats/{rest:.*}": "stats of brokers; Ray exports its metrics, `pulsar-ray metrics` says where",
+    "broker-stats/{rest:.*}": "stats of brokers; /metrics and /admin/v2/.../stats have figures",
 }
 
 
@@ -188,10 +188,6 @@ class BrokerRoutes:
         routes.add("GET", "/admin/v2/brokers", Right.SUPERUSER, self.list)
         routes.add("GET", "/admin/v2/brokers/{cluster}", Right.SUPERUSER, self.list)
         routes.add("GET", "/health", Right.KNOWN, self.health)
-        exported = nothing_like(
-            "metrics here; Ray exports them on each node, `pulsar-ray metrics` says where"
-        )
-        routes.add("*", "/metrics{rest:/?}", Right.KNOWN, exported)
         for path, what in (
             ("v2/clusters/{cluster}", "clusters to change: it is one by itself"),
             ("v2/clusters/{cluster}/{rest:.+}", "peers, policies or migration of clusters"),

@@ -48,10 +48,11 @@ def join_session(service_url: str, data_dir: Path, *, prefers_embedded: bool) ->
         if record is None:
             raise ConnectError(NO_RAY.format(data_dir))
         join_record(record)
-    return RaySession(session_directory(), _endpoints())
+    return RaySession(session_directory(), endpoints_of_metrics())
 
 
-def _endpoints() -> list[tuple[str, str]]:
+def endpoints_of_metrics() -> list[tuple[str, str]]:
+    """Return host and URL of each node's metrics, as `RaySession` has them."""
     nodes: Any = ray.nodes
     return [
         (node["NodeManagerHostname"], _url(node["NodeManagerAddress"], node.get("MetricsExportPort") or 0))

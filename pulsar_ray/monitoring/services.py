@@ -98,6 +98,46 @@ def endpoint(url: str) -> Endpoint:
     return Endpoint(url, series=sum(line.startswith(_OWN_SERIES.encode()) for line in text.splitlines()))
 
 
+def own_metrics(urls: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the broker's own series of many nodes, as Prometheus reads them.
+
+    And why nodes have not answered, whose series are missing.
+    """
+    kept, problems = _Families(), []
+    with ThreadPoolExecutor(max_workers=_AT_ONCE) as threads:
+        for url, asked in [(url, threads.submit(_get, url)) for url in urls]:
+            try:
+                kept.add(asked.result().decode())
+            except _NO_ANSWER as error:
+                problems.append(f"{url}: {_said(error)}")
+    return kept.text(), problems
+
+
+class _Families:
+    """Puts the series of several nodes together.
+
+    Those of one name have to stand in a row.
+    """
+
+    def __init__(self) -> None:
+        self._lines: dict[str, dict[str, None]] = {}
+
+    def add(self, text: str) -> None:
+        """Take what a node exports; lines that describe a family are kept once."""
+        name = ""
+        for line in text.splitlines():
+            if line.startswith(("# HELP ", "# TYPE ")):
+                name = line.split(" ", 3)[2]
+            elif not line or line.startswith("#"):
+                continue
+            if name.startswith(_OWN_SERIES):
+                self._lines.setdefault(name, {})[line] = None
+
+    def text(self) -> str:
+        """Return all of it."""
+        return "".join(f"{line}\n" for family in self._lines.values() for line in family)
+
+
 def _json(url: str) -> Any:
     return json.loads(_get(url))
 

@@ -7,7 +7,7 @@ import http.client
 import itertools
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,7 +66,9 @@ class Http:
 
 
 @contextmanager
-def serving(directory: Path, **settings: Any) -> Iterator[Http]:
+def serving(
+    directory: Path, *, exporters: Callable[[], Sequence[str]] = tuple, **settings: Any
+) -> Iterator[Http]:
     """A gateway with these settings over a broker of its own."""
     cluster = StubCluster(directory)
     admin = Admin._on(cluster)
@@ -75,7 +77,7 @@ def serving(directory: Path, **settings: Any) -> Iterator[Http]:
     thread.start()
 
     async def start() -> Gateway:
-        gateway = Gateway(admin, LoopClient._on(cluster), Settings(**settings))
+        gateway = Gateway(admin, LoopClient._on(cluster), Settings(**settings), exporters=exporters)
         await gateway.listen("127.0.0.1", 0)
         return gateway
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import socket
 import ssl
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import InvalidConfiguration
+from pulsar_ray.gateway import application
 from pulsar_ray.security.tls import ServerTls
 from tests.certificates import Signer
 from tests.unit.gateway.conftest import serving
@@ -44,6 +46,15 @@ def test_new_connections_are_shown_the_certificate_of_the_moment(tmp_path: Path)
         assert get(server.url, signer.file) == (200, "second")
         signer.give("third", "server")
         assert get(server.url, signer.file) == (200, "third")
+
+
+def test_who_never_ends_the_handshake_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(application, "HEAD_S", 0.2)
+    certificate, key = Signer(tmp_path).give("server", "server")
+    with serving(tmp_path / "broker", tls_certificate_file_path=certificate, tls_key_file_path=key) as server:
+        host, port = server.url.removeprefix("https://").split(":")
+        with socket.create_connection((host, int(port)), timeout=30) as idle:
+            assert idle.recv(1) == b""
 
 
 def test_the_common_name_of_a_client_is_its_role(tmp_path: Path) -> None:
