@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from pulsar_ray.admin.topic_calls import TopicCalls
@@ -182,18 +183,28 @@ class TopicSubscriptions:
 
     def peek(self, topic: str, subscription: str, count: int = 1) -> list[Message]:
         """Read the first so many unacknowledged messages, partition by partition."""
-        count = _count("count", count, least=1)
+        return list(self._peeked(topic, subscription, _count("count", count, least=1)))
+
+    def peek_at(self, topic: str, subscription: str, place: int) -> Message | None:
+        """Read the unacknowledged message at a place; None if there are fewer.
+
+        It holds one at a time.
+        """
+        place = _count("place", place, least=1)
+        peeked = self._peeked(topic, subscription, place)
+        return next(islice(peeked, place - 1, None), None)
+
+    def _peeked(self, topic: str, subscription: str, count: int) -> Iterator[Message]:
         if count > MAX_PEEKED_MESSAGES:
             raise ValueError(f"count={count}: at most {MAX_PEEKED_MESSAGES} messages; subscribe to get more")
-        messages: list[Message] = []
         readings = SchemaReadings(AutoSchema(), self._find_schema)
         for block, rows in self.waiting(topic, subscription, count, whole=True):
             if block.schema_version:
                 reading = block.schema = readings.of_topic(block.topic_name).of(block.schema_version)
                 # The messages may be looked at when the admin is closed.
                 reading.prepare()
-            messages += [Message(block, row) for row in rows]
-        return messages
+            for row in rows:
+                yield Message(block, row)
 
     def _find_schema(self, topic: str, version: int) -> TopicSchema:
         return TopicSchema.of(self._calls.ask_controller("schema", topic, version))

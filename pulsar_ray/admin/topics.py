@@ -417,6 +417,13 @@ class Topics:
         """
         return self._subscriptions.peek(topic, subscription, count)
 
+    def peek_message(self, topic: str, subscription: str, place: int = 1) -> Message | None:
+        """The message at a place, counted from 1, of those that `peek_messages` returns.
+
+        None if there are fewer.
+        """
+        return self._subscriptions.peek_at(topic, subscription, place)
+
     def redrive(
         self,
         topic: str,

@@ -392,10 +392,9 @@ class TopicRoutes:
     async def peek(self, request: web.Request) -> web.Response:
         """Return the n-th unacknowledged message: its payload, and what else it has in headers."""
         place = number_of("place", request.match_info["place"], 1)
-        messages = await self._on_subscription(request, self._topics.peek_messages, place, mapped=WRONG_KIND)
-        if len(messages) < place:
+        message = await self._on_subscription(request, self._topics.peek_message, place, mapped=WRONG_KIND)
+        if message is None:
             raise Refusal(404, "Message not found")
-        message = messages[-1]
         message_id = message.message_id()
         headers = {
             "X-Pulsar-Message-ID": f"{message_id.ledger_id()}:{message_id.entry_id()}",

@@ -178,6 +178,7 @@ ON_SUBSCRIPTIONS: dict[str, tuple[Any, ...]] = {
     "skip": (1,),
     "skip_all": (),
     "peek_messages": (),
+    "peek_message": (),
     "reset_cursor": ("earliest",),
     "expire_messages": (1,),
     "why_blocked": (),

@@ -152,6 +152,9 @@ def test_peeking_moves_nothing(broker: Broker, client: Client) -> None:
     for count in (1, 3, 6, 7, 100):
         peeked = topics.peek_messages(topic, "s", count)
         assert [message.data() for message in peeked] == expected[:count]
+    ones = [topics.peek_message(topic, "s", place) for place in range(1, 8)]
+    assert [one and one.data() for one in ones] == expected
+    assert topics.peek_message(topic, "s", 8) is None
     first = peeked[0]
     assert (first.message_id(), first.partition_key(), first.properties()) == (sent, "k", {"a": "b"})
     assert [message.message_id() for message in peeked] == [
@@ -276,6 +279,8 @@ def test_what_means_nothing_is_refused(broker: Broker, client: Client) -> None:
         lambda: topics.skip(topic, "s", True),
         lambda: topics.peek_messages(topic, "s", 0),
         lambda: topics.peek_messages(topic, "s", 10**9),
+        lambda: topics.peek_message(topic, "s", 0),
+        lambda: topics.peek_message(topic, "s", 10**9),
         lambda: topics.expire_messages(topic, "s", -1),
         lambda: topics.expire_messages(topic, "s", float("nan")),
         lambda: topics.reset_cursor(topic, "s", -5),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from urllib.parse import quote
 
 import pytest
@@ -306,6 +307,23 @@ def test_schemas_are_uploaded_listed_tested_and_deleted(call: Http, name: str) -
     assert call("POST", f"{path}/schema", other).status == 409
     assert call("POST", f"{path}/schema", {"type": "AVRO", "schema": "zork"}).status == 422
     assert call.ok("DELETE", f"{path}/schema") == {"version": 1}
+
+
+def test_a_peek_holds_one_message_at_a_time(call: Http, name: str) -> None:
+    path = f"{PERSISTENT}/{name}"
+    call.ok("PUT", path)
+    call.ok("PUT", f"{path}/subscription/s")
+    for number in range(80):
+        message = {"payload": f"{number:02}" * 500_000}
+        call.ok("POST", f"/topics/persistent/public/default/{name}", {"messages": [message]})
+    tracemalloc.start()
+    try:
+        assert call("GET", f"{path}/subscription/s/position/80").body[:2] == b"79"
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most_bytes < 60 << 20
+    assert call("GET", f"{path}/subscription/s/position/81").status == 404
 
 
 def test_names_may_have_any_sign(call: Http, name: str) -> None:
