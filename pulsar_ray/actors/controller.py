@@ -178,7 +178,14 @@ class Controller:
             self._settings,
             leave=partial(self._must_end, "the store beside it is gone, and others ship", True),
         )
-        self._moves = PartitionMoves(served, self._actors, self._stores, self._passivation, SystemClock())
+        self._moves = PartitionMoves(
+            served,
+            self._actors,
+            self._stores,
+            self._passivation,
+            SystemClock(),
+            self._lost_stores.follow_owners,
+        )
         self._passivation.remove_by(partial(ending.delete_topic, force=False))
         self._administration = Administration(topics, logs, ending, self._settings, self._policy_changed)
         self._schemas = SchemaRegistry(
@@ -510,6 +517,11 @@ class Controller:
         if not rows:
             raise NotAllowedError(f"nothing of {topic} is stored, so there is nothing to move")
         return [each for each in [self._moves.begin(row, store_id) for row in rows] if each]
+
+    async def follow_owner(self, partition: str) -> None:
+        """Learn from the object store which store has a partition by now."""
+        row = row_of(await self._serving(), partition)
+        await self._lost_stores.follow_owners(row.store_id, [row.number])
 
     async def drain_store(self, store_id: str) -> None:
         """Have a store become empty, as `PartitionMoves.drain`."""

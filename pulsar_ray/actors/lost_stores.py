@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pulsar_ray.actors.actor_system import ActorHandle
@@ -126,6 +126,18 @@ class LostStores:
             if status is not None:
                 found.append({"storeId": store_id, "host": store["host"], **status})
         return found
+
+    async def follow_owners(self, store_id: str, numbers: Iterable[int]) -> None:
+        """Move the rows of a store's partitions that another one owns in the object store.
+
+        A controller that died in the middle of a move has begun that, or the store is taken over just now.
+        """
+        for _, handle in await self._with_journals():
+            owners = await handle.call("owners_of", list(map(str, numbers)), within_s=ADOPT_DEADLINE_S)
+            known = {number: owner for number, owner in owners.items() if owner in self._stores.known}
+            self._moved(store_id, known)
+            await self._catalog.settled()
+            return
 
     async def _with_journals(self) -> list[tuple[str, ActorHandle]]:
         """Return the stores that are there and ship."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from pulsar_ray.actors.actor_system import ActorHandle
 from pulsar_ray.actors.held_store import HeldStore, StoreNode
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import DiskSpaceLow, NotConnected
+from pulsar_ray.errors import DiskSpaceLow, NotConnected, ServiceUnitNotReady
 from pulsar_ray.managed_ledger.store.wake_times import read_wake_time
 from pulsar_ray.moving.moved_files import CHUNK_BYTES, OVERLAP_BYTES, FinalFiles, MovedFiles
 
@@ -40,8 +40,25 @@ class MovingStore(HeldStore):
         return await asyncio.to_thread(self._moved.listed, number)
 
     async def move_fence(self, number: int, move_id: str) -> FinalFiles | None:
-        """See MovedFiles.fence."""
-        return await asyncio.to_thread(self._moved.fence, number, move_id)
+        """See MovedFiles.fence; a shipped partition has left the journal then, with all it had.
+
+        Raises ServiceUnitNotReady while its journal does not run.
+        """
+        is_shipped = await self.move_is_shipped(number)
+        journal = self._running_journal() if is_shipped else None
+        final = await asyncio.to_thread(self._moved.fence, number, move_id)
+        if final is None or journal is None:
+            return final
+        await asyncio.to_thread(journal.depart, number)
+        return final._replace(is_shipped=True)
+
+    async def move_is_shipped(self, number: int) -> bool:
+        """See MovedFiles.is_shipped."""
+        return await asyncio.to_thread(self._moved.is_shipped, number)
+
+    async def move_back(self, number: int) -> str:
+        """See StoreJournal.take_back. Raises ServiceUnitNotReady without a journal that runs."""
+        return await asyncio.to_thread(self._running_journal().take_back, number)
 
     async def move_is_fenced(self, number: int, epoch: int) -> bool:
         """See MovedFiles.is_fenced_as."""
@@ -52,8 +69,14 @@ class MovingStore(HeldStore):
         return await asyncio.to_thread(self._moved.read, number, file, start, length)
 
     async def move_clear(self, number: int, move_id: str) -> None:
-        """See MovedFiles.clear; nothing wakes the partition here any more."""
-        if await asyncio.to_thread(self._moved.clear, number, move_id):
+        """See MovedFiles.clear; nothing wakes the partition here any more.
+
+        A shipped one is dropped by its journal, if another store owns it.
+        """
+        is_gone = await asyncio.to_thread(self._moved.clear, number, move_id)
+        if not is_gone and self._journal is not None and await self.move_is_shipped(number):
+            is_gone = await asyncio.to_thread(self._journal.let_go, number)
+        if is_gone:
             await self.moved_away(number)
 
     async def moved_away(self, number: int) -> None:
@@ -62,8 +85,15 @@ class MovingStore(HeldStore):
 
     # --- at the target ----------------------------------------------------------------------------
 
-    async def move_begin(self, number: int, move_id: str, total_bytes: int) -> None:
-        """See MovedFiles.begin. Raises DiskSpaceLow where so much has no room."""
+    async def move_begin(self, number: int, move_id: str, total_bytes: int, is_shipped: bool = False) -> None:
+        """See MovedFiles.begin.
+
+        Raises DiskSpaceLow where so much has no room, ServiceUnitNotReady for a shipped partition where no
+        journal runs.
+        """
+        if is_shipped:
+            self._running_journal()
+            return
         usage = await asyncio.to_thread(shutil.disk_usage, self._path)
         mark = self._settings.low_water_mark_bytes(usage.total)
         if usage.free - total_bytes < mark:
@@ -120,8 +150,16 @@ class MovingStore(HeldStore):
         return self._moved.has(number, move_id, file) - had
 
     async def move_install(self, number: int, move_id: str, files: FinalFiles) -> None:
-        """See MovedFiles.install."""
-        await asyncio.to_thread(self._moved.install, number, move_id, files)
+        """See MovedFiles.install; a shipped partition is owned here in the object store then.
+
+        Raises ServiceUnitNotReady if another store owns it.
+        """
+        if not files.is_shipped:
+            await asyncio.to_thread(self._moved.install, number, move_id, files)
+            return
+        owner = await asyncio.to_thread(self._running_journal().take, number)
+        if self._store is None or owner != self._store.store_id:
+            raise ServiceUnitNotReady(f"store {owner} owns partition {number} in the object store")
 
     async def move_discard(self, number: int, move_id: str) -> None:
         """See MovedFiles.discard."""

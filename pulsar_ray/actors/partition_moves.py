@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -62,7 +62,9 @@ class PartitionMoves:
         stores: Stores,
         passivation: Passivation,
         clock: Clock,
+        follow_owners: Callable[[str, Iterable[int]], Awaitable[None]],
     ) -> None:
+        self._follow_owners = follow_owners
         self._served = served
         self._actors = actors
         self._stores = stores
@@ -283,6 +285,7 @@ class PartitionMoves:
             if store["handle"] not in self._looked_through:
                 self._looked_through.add(store["handle"])
                 try:
+                    await self._follow_owners(store_id, self._catalog.numbers_in(store_id))
                     await self._look_through(store_id, store["handle"])
                 except PulsarException as error:
                     logger.warning("store %s is not looked through: %s", store_id, error)
@@ -348,8 +351,10 @@ class _Carrier:
         if step is Step.COPY:
             await self._copy()
         elif step is Step.OWN:
-            is_there = self._catalog.move_partition(move.number, move.source, move.target)
-            await self._catalog.settled()
+            is_there = not move.is_shipped or await self._is_targets()
+            if is_there:
+                is_there = self._catalog.move_partition(move.number, move.source, move.target)
+                await self._catalog.settled()
             move.owned(is_there)
         else:
             await {
@@ -372,10 +377,15 @@ class _Carrier:
         for number, _, move_id in await self._at_target("move_notes"):
             # The catalog has it elsewhere, so nobody needs these.
             await _delete_rests(self._store(self._move.target)["handle"], number, move_id)
-        await self._at_target("move_begin", self._move.move_id, sum(ends.values()))
+        self._move.is_shipped = await self._at_source("move_is_shipped")
+        begun = self._move.move_id, sum(ends.values()), self._move.is_shipped
+        await self._at_target("move_begin", *begun)
 
     async def _copy(self) -> None:
         ends = await self._listed()
+        if self._move.is_shipped:
+            self._move.copied(sum(ends.values()), 0)  # the object store has it
+            return
         await self._pull(ends)
         now = await self._listed()
         rest = sum(max(0, end - ends.get(file, 0)) for file, end in now.items())
@@ -408,9 +418,13 @@ class _Carrier:
         if final is None and self._row().has_ledger:
             raise WrongNode(f"{self._move.name} is not in its directory: look at its disk")
         self._final = final
+        if final is not None and final.is_shipped != self._move.is_shipped:
+            # Its policy has changed since the move began.
+            self._move.is_shipped = True
+            raise ServiceUnitNotReady("it began or ceased to be shipped meanwhile: move it again")
 
     async def _copy_last(self) -> None:
-        if self._final is not None:
+        if self._final is not None and not self._final.is_shipped:
             await self._pull(self._final.ends)
 
     async def _install(self) -> None:
@@ -420,6 +434,27 @@ class _Carrier:
         await self._at_target("move_install", self._move.move_id, self._final, within_s=within_s)
         if not await self._at_source("move_is_fenced", self._final.epoch):
             raise ServiceUnitNotReady("somebody opened it at the source meanwhile")
+
+    async def _is_targets(self) -> bool:
+        """Whether the target owns the partition in the object store.
+
+        If the source does, it takes the partition back. Raises an error that passes while neither store says.
+        """
+        move, number = self._move, str(self._move.number)
+        owners: dict[str, str] | None = None
+        for ask in (self._ask_target, self._ask_source):
+            try:
+                owners = await ask("owners_of", [number], within_s=DISK_DEADLINE_S)
+                break
+            except PulsarException as error:
+                logger.debug("nobody says who owns %s: %s", move.name, error)
+        if owners is None:
+            raise NotConnected("neither store says who owns it in the object store")
+        owner = owners.get(number, "")
+        if owner == move.source:
+            # A late claim of the target meets this one: the bucket's catalog takes one of them.
+            owner = await self._at_source("move_back", within_s=DISK_DEADLINE_S)
+        return owner == move.target
 
     async def _pull(self, ends: dict[str, int]) -> None:
         before = sum(ends.values()) + 1
@@ -503,9 +538,15 @@ class _Carrier:
         return store
 
     async def _at_source(self, method: str, *arguments: Any, within_s: float = ASK_DEADLINE_S) -> Any:
-        handle: ActorHandle = self._store(self._move.source)["handle"]
-        return await handle.call(method, self._move.number, *arguments, within_s=within_s)
+        return await self._ask_source(method, self._move.number, *arguments, within_s=within_s)
 
     async def _at_target(self, method: str, *arguments: Any, within_s: float = ASK_DEADLINE_S) -> Any:
+        return await self._ask_target(method, self._move.number, *arguments, within_s=within_s)
+
+    async def _ask_source(self, method: str, *arguments: Any, within_s: float) -> Any:
+        handle: ActorHandle = self._store(self._move.source)["handle"]
+        return await handle.call(method, *arguments, within_s=within_s)
+
+    async def _ask_target(self, method: str, *arguments: Any, within_s: float) -> Any:
         handle: ActorHandle = self._store(self._move.target)["handle"]
-        return await handle.call(method, self._move.number, *arguments, within_s=within_s)
+        return await handle.call(method, *arguments, within_s=within_s)

@@ -21,16 +21,16 @@ from pulsar_ray.broker.serving.failed_starts import may_start_again
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.shipping_link import ShippingLink, shipping_link
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import Moved, PulsarException
+from pulsar_ray.errors import Moved, PulsarException, ServiceUnitNotReady
 from pulsar_ray.journal.shipped_disk import ShippedDisk
-from pulsar_ray.journal.store_files import listed_files, read_term
+from pulsar_ray.journal.store_files import Term, listed_files, read_term
 from pulsar_ray.ledger.disk import SYSTEM_DISK
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.partition_directories import TopicIdentity
 from pulsar_ray.managed_ledger.store.store_directory import check_is_store
 from pulsar_ray.model.policies import NO_POLICIES, PolicyUpdate
 from pulsar_ray.model.topic_name import TopicName
-from pulsar_ray.transport.actor_names import CONTROLLER, partition_name
+from pulsar_ray.transport.actor_names import CONTROLLER, partition_name, store_name
 from pulsar_ray.transport.ray_cluster import RayCluster
 from pulsar_ray.transport.this_ray import node_id, was_restarted
 
@@ -43,6 +43,7 @@ from pulsar_ray.managed_ledger.log.manifest.manifest_log import MANIFEST
 
 logger = logging.getLogger(__name__)
 ASK_AGAIN_S = 1.0
+TAKE_BACK_S = 60.0
 
 
 class TopicPartition(LaneActor):
@@ -124,6 +125,8 @@ class TopicPartition(LaneActor):
         check_is_store(Path(settings.data_dir), self._store_id)
         must_exist = must_be_there(self._identity.topic, self._directory, was_known=self._must_exist)
         term = read_term(self._directory)
+        if term is not None and term.is_left:
+            term = self._taken_back()
         ledger = ManagedLedger.open(
             self._directory,
             self._identity,
@@ -138,6 +141,19 @@ class TopicPartition(LaneActor):
         if not self._must_exist:
             tell_made(self._identity.topic)
         return ledger
+
+    def _taken_back(self) -> Term | None:
+        """Have the store own a partition again whose move was broken off.
+
+        Returns its new term.         Raises ServiceUnitNotReady if another store owns it by now, which the
+        controller learns as well.
+        """
+        store = store_name(node_id()[:8])
+        owner = RayCluster().call(store, "move_back", self._identity.number, timeout_s=TAKE_BACK_S)
+        if owner != self._store_id:
+            RayCluster().controller("follow_owner", self._identity.topic)
+            raise ServiceUnitNotReady(f"store {owner} has {self._identity.topic} by now: resolve it again")
+        return read_term(self._directory)
 
     def _report_unused(self) -> None:
         Thread(target=self._report_unused_now, name="unused", daemon=True).start()

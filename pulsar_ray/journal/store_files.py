@@ -44,6 +44,8 @@ class Term(NamedTuple):
     """The owner's ledgers have no lower counter: a former owner may have used those."""
     is_left_out: bool = False
     """It is not shipped now; if it is again, in no earlier term."""
+    is_left: bool = False
+    """The partition left in this term: a later one alone is served here again."""
 
 
 def read_term(directory: Path) -> Term | None:
@@ -54,7 +56,7 @@ def read_term(directory: Path) -> Term | None:
         return None
     except (ValueError, TypeError) as error:
         raise CorruptData(str(directory / TERM_FILE), 0, f"not a partition's term ({error})") from None
-    return Term(int(term), bool(is_dropped), int(first), bool(rest and rest[0]))
+    return Term(int(term), bool(is_dropped), int(first), *map(bool, rest))
 
 
 def write_term(directory: Path, term: Term) -> None:
@@ -200,6 +202,10 @@ class StoreFiles:
         """Return whether the partition is no more, and only its note is left."""
         return partition in self._terms and self._terms[partition].is_dropped
 
+    def note_left(self, partition: str) -> None:
+        """Note durably that a partition left in its present term."""
+        self._set(partition, self._terms[partition]._replace(is_left=True))
+
     def _set(self, partition: str, term: Term) -> None:
         write_term(self.path(partition), term)
         self._terms[partition] = term
@@ -215,7 +221,8 @@ class StoreFiles:
         return 0
 
     def left(self, partition: str) -> set[int]:
-        return set()
+        term = self._terms[partition]
+        return {term.term} if term.is_left else set()
 
     def lengths(self, partition: str) -> dict[str, int]:
         if self.is_dropped(partition):

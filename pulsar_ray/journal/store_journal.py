@@ -16,6 +16,7 @@ from pulsar_ray.errors import (
     PulsarException,
     RemoteStoreRefused,
     RemoteStoreUnavailable,
+    ServiceUnitNotReady,
     StoreSealed,
     Timeout,
 )
@@ -309,6 +310,48 @@ class StoreJournal:
             return [each for each in wanted if each in self._life.serving]
 
         return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
+
+    def depart(self, partition: int) -> None:
+        """Ship all of a partition that stopped, and that it leaves; blocks.
+
+        Raises ServiceUnitNotReady if it is not owned here.
+        """
+
+        async def call() -> None:
+            if str(partition) not in self._files.partitions():
+                raise ServiceUnitNotReady(f"partition {partition} is not in the journal yet")
+            await self._runner.run(self._life.depart(str(partition)))
+
+        asyncio.run_coroutine_threadsafe(call(), self._loop).result()
+
+    def take(self, partition: int) -> str:
+        """Own a partition that left, as it was shipped; blocks.
+
+        Returns the store that owns it then.
+        """
+        self.adopt([str(partition)])
+        return self.owners_of([str(partition)]).get(str(partition), "")
+
+    def take_back(self, partition: int) -> str:
+        """Own a partition again that left, if nobody else does by now; blocks.
+
+        Returns the store that owns it then.
+        """
+        name = str(partition)
+
+        async def call() -> None:
+            life, is_left = self._life, name in self._files.partitions() and self._files.left(name)
+            if is_left and name in life.mirror and not life.mirror[name].left:
+                await self._runner.run(life.depart(name))  # it was broken off before that was shipped
+
+        asyncio.run_coroutine_threadsafe(call(), self._loop).result()
+        return self.take(partition)
+
+    def let_go(self, partition: int) -> bool:
+        """Drop a partition that another store owns by now; whether it is gone; blocks."""
+        self.run(lambda life: life.look())
+        self.run(lambda life: life.until_shipped())
+        return str(partition) not in self._files.partitions()
 
     def wait_ready(self, timeout_s: float) -> None:
         """Wait until the former life is closed, and all of this directory shipped.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
 
-from pulsar_ray.errors import JournalDamaged
+from pulsar_ray.errors import JournalDamaged, ServiceUnitNotReady
 from pulsar_ray.format.checksum import checksum
 from pulsar_ray.journal.catalog import NOBODY, Catalog
 from pulsar_ray.journal.objects import (
@@ -96,6 +96,9 @@ class Directory(Protocol):
 
     def install(self, partition: str, term: int, front: int) -> None:
         """Install the staged files, wholly or not at all, and recover them."""
+
+    def note_left(self, partition: str) -> None:
+        """Note durably that the partition left in its present term."""
 
     def remove(self, partition: str, term: int) -> None:
         """Remove the partition if it is here in that term."""
@@ -330,6 +333,26 @@ class StoreLife:
         yield from self.until_shipped()
         self.serving.discard(partition)
         yield from self.catalog.read()
+
+    def depart(self, partition: str) -> Task[None]:
+        """Have a partition leave that nobody serves any more.
+
+        Its files are final. Raises ServiceUnitNotReady if it is not ours
+        to leave. It may be repeated.
+        """
+        term = self.directory.term(partition)
+        is_left = term in self.directory.left(partition)
+        if not self.is_ready or partition in self._busy or not (is_left or partition in self.serving):
+            raise ServiceUnitNotReady(f"partition {partition} is not owned here in the object store yet")
+        lengths = self.directory.lengths(partition)
+        self.tell(self._now, partition, lengths, is_awaited=True)
+        self.gone(self._now, partition, [file for file in self.files_of(partition) if file not in lengths])
+        self.directory.note_left(partition)
+        self.shipping.queue(self._now, Append(partition, "", 0, mark=("leave", term)))
+        self._awaited_turn = self.shipping.turn
+        yield from self.leave(partition)
+        if self.shipping.is_deposed:
+            raise ServiceUnitNotReady(f"partition {partition} was taken over meanwhile")
 
     def adopt(self, partition: str, source: CatalogEntry) -> Task[None]:
         """Restore, ship and claim a partition that was left, or whose owner is sealed."""

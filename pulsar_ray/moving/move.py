@@ -50,6 +50,7 @@ _BEHIND = {
     Step.RESUME: None,
 }
 _BREAKS_OFF = (Step.PREPARE, Step.COPY, Step.STOP, Step.FENCE, Step.LAST, Step.INSTALL)
+_MAY_HAVE_LEFT = (Step.FENCE, Step.LAST, Step.INSTALL)
 WAITING = "waiting"
 
 
@@ -75,6 +76,8 @@ class Move:
     rest_bytes: int = 0
     rounds: int = 0
     asked_ms: int = 0
+    is_shipped: bool = False
+    """Whether the partition is in an object store, whose catalog has decided before ours."""
     is_by_itself: bool = False
     """Whether nobody asked for this very move: its node is drained."""
     _given_up: str = field(default="", repr=False)
@@ -112,8 +115,10 @@ class Move:
     def owned(self, is_at_target: bool) -> None:
         """Take in what the catalog says behind `OWN`."""
         self.is_moved = is_at_target
+        if is_at_target:
+            self.reason = ""
         self.step = Step.CLEAR if is_at_target else Step.DISCARD
-        if not is_at_target:
+        if not is_at_target and not self.reason:
             self.reason = "it was deleted or moved by others meanwhile"
 
     def done(self) -> None:
@@ -128,7 +133,11 @@ class Move:
         it was; `OWN` is asked again.
         """
         assert self.step is not None
-        if self.step in _BREAKS_OFF:
+        if self.is_shipped and self.step in _MAY_HAVE_LEFT:
+            # The object store is asked who owns it, and the source takes it back if nobody else does.
+            self.reason = reason
+            self.step = Step.OWN
+        elif self.step in _BREAKS_OFF:
             self.reason = reason
             self.step = Step.DISCARD
         elif self.step is not Step.OWN:

@@ -27,6 +27,7 @@ from pulsar_ray.journal.store_files import (
 )
 from pulsar_ray.ledger.directory_owner import DirectoryOwner, create_epoch_file, read_epoch_slots
 from pulsar_ray.ledger.disk import SYSTEM_DISK
+from pulsar_ray.ledger.offloaded import note_of
 from pulsar_ray.ledger.segment_file import parse_segment_name
 from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory, subscription_numbers
 from pulsar_ray.managed_ledger.cursor.cursor_store import LOG_NAME as CURSOR
@@ -62,6 +63,8 @@ class FinalFiles(NamedTuple):
     hops: int
     """How often the partition had moved before."""
     epoch: int
+    is_shipped: bool = False
+    """Whether it has left the source's journal, as which the target takes it."""
 
 
 class MovedFiles:
@@ -78,9 +81,14 @@ class MovedFiles:
         for _ in range(LISTINGS):
             # The owner may just have replaced a file.
             with contextlib.suppress(FileNotFoundError):
-                return listed_files(directory) if directory.is_dir() else {}
+                return _to_copy(directory) if directory.is_dir() else {}
         with _persistent(directory):
-            return listed_files(directory)
+            return _to_copy(directory)
+
+    def is_shipped(self, number: int) -> bool:
+        """Whether a partition is in the journal of an object store."""
+        term = read_term(self._root / str(number))
+        return term is not None and not term.is_left_out
 
     def fence(self, number: int, move_id: str) -> FinalFiles | None:
         """End the right of every former owner to confirm anything, and list what there is.
@@ -95,7 +103,6 @@ class MovedFiles:
                         f"{directory} has lost its epoch file: look at it with `pulsar-ray verify`"
                     )
                 return None
-            self._refuse_shipped(directory)
             owner = DirectoryOwner.open(directory, create=False)
             owner.close()
             for subscription in subscription_numbers(directory):
@@ -105,7 +112,7 @@ class MovedFiles:
             hops = read_move_note(directory).hops
             write_move_note(directory, MoveNote(hops, DEPARTING, move_id))
             return FinalFiles(
-                listed_files(directory), _notes(directory), _first_ledger(directory), hops, owner.epoch
+                _to_copy(directory), _notes(directory), _first_ledger(directory), hops, owner.epoch
             )
 
     def is_fenced_as(self, number: int, epoch: int) -> bool:
@@ -213,7 +220,9 @@ class MovedFiles:
                 if any(path.is_file() for path in folder.iterdir()):
                     create_epoch_file(folder, folder / _EPOCH, SYSTEM_DISK)
             term = read_term(staged) or Term(0)
-            write_term(staged, term._replace(first_ledger=files.first_ledger, is_left_out=True))
+            # Of a shipped one the journal here says that it has it, once it does.
+            out = Term(term.term, first_ledger=files.first_ledger, is_left_out=True)
+            write_term(staged, out)
             write_move_note(staged, MoveNote(files.hops + 1, ARRIVING, move_id))
             for path in staged.rglob("*"):
                 _sync(path)
@@ -252,8 +261,8 @@ class MovedFiles:
         place = self._root / str(number)
         with _persistent(place):
             note = read_move_note(place)
-            if (note.state, note.move_id) != (state, move_id):
-                return False
+            if (note.state, note.move_id) != (state, move_id) or self.is_shipped(number):
+                return False  # of a shipped one its journal says when it may go
             # Renamed first: half a directory is not to be taken for a partition.
             gone = self._staged(number, f"gone-{move_id}")
             place.rename(gone)
@@ -270,12 +279,17 @@ class MovedFiles:
             raise NotAllowedError(f"the move {move_id} of partition {number} was broken off")
         return staged
 
-    def _refuse_shipped(self, directory: Path) -> None:
-        term = read_term(directory)
-        if term is not None and not term.is_left_out:
-            raise NotAllowedError(
-                f"{directory} is shipped to an object store: it is moved by its journal, which does not run"
-            )
+
+def _to_copy(directory: Path) -> dict[str, int]:
+    """Return how far files count, without segments that are in the object store alone.
+
+    Notes stand for those.
+    """
+    return {
+        file: end
+        for file, end in listed_files(directory).items()
+        if (directory / file).exists() or not note_of(directory / file).exists()
+    }
 
 
 def _notes(directory: Path) -> dict[str, bytes]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from tests.nodes.ray_nodes import RayNodes
+from pulsar_ray.testing.waiting import wait_until
+from tests.nodes.ray_nodes import PORT, RayNodes, start_ray
+from tests.nodes.world import DATA_DIR, SHARED, World
 
 _FILL = """
 import sys, pulsar_ray
@@ -67,6 +71,8 @@ with pulsar_ray.Client() as client:
     answer(count)
 """
 _BLOCKS = 20
+REMOTE = f"file://{SHARED}/bucket"
+DEADLINE_S = 120.0
 
 
 @pytest.mark.timeout(400)
@@ -83,3 +89,28 @@ def test_a_partition_moves_there_and_back_under_load(ray_nodes: RayNodes) -> Non
     assert len(states) >= len(places) - 1
     assert is_whole
     assert worker.ask(_COUNT) == _BLOCKS * 1000 + sent
+
+
+@pytest.mark.timeout(600)
+def test_shipped_partitions_leave_a_drained_node_under_load(world: World) -> None:
+    nodes = RayNodes(world)
+    head = nodes.head
+    start_ray(head, "--head", f"--port={PORT}", "--include-dashboard=false")
+    settings = ("PULSAR_RAY_REMOTE_DURABILITY=sync",)
+    head.run("env", *settings, "pulsar-ray", "start", "--data-dir", DATA_DIR, "--remote", REMOTE)
+    nodes.add_worker()
+    said = ["pulsar-ray", "remote", "status", "--json"]
+    wait_until(lambda: head.run(*said).stdout.count('"is_ready": true') == 2, DEADLINE_S, "both stores ship")
+    nodes.admin("topics.create_topic", "moved")
+    hosts = head.ask(_HOSTS)
+    assert head.ask(_FILL, str(_BLOCKS))
+    states, is_whole, sent, pause_s = head.ask(_MOVE_UNDER_LOAD, *hosts, *hosts)
+    print(f"shipped: {sent} messages, the longest pause of the publisher {pause_s:.2f} s")
+    assert set(states) == {"moved"}
+    assert is_whole
+    head.run("pulsar-ray", "nodes", "drain", hosts[1])
+    listed = json.loads(head.run("pulsar-ray", "nodes", "--json").stdout)
+    assert [node["state"] for node in listed if node["host"] == hosts[1]] == ["drained"]
+    assert head.ask(_COUNT) == _BLOCKS * 1000 + sent
+    health = head.run("pulsar-ray", "health", check=False)
+    assert health.returncode == 0, health.stdout

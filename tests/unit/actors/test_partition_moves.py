@@ -6,7 +6,7 @@ The stores' directories, the logs in them and the catalog are real; processes an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -184,7 +184,11 @@ class World:
     def moves(self) -> PartitionMoves:
         """A controller's moves, which knows of no earlier ones."""
         any_world = cast("Any", self)
-        return PartitionMoves(any_world, any_world, any_world, any_world, SystemClock())
+
+        async def follow_nobody(store_id: str, numbers: Iterable[int]) -> None:
+            """There is no object store."""
+
+        return PartitionMoves(any_world, any_world, any_world, any_world, SystemClock(), follow_nobody)
 
     async def ended(self, moves: PartitionMoves) -> dict[str, Any]:
         """Wait for the end of all moves, or of the controller."""

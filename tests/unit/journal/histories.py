@@ -204,7 +204,7 @@ class Disk:
 
     def offload(self, partition: str, file: str, pieces: Pieces) -> bool:
         copy = self.copies.get(partition)
-        if copy is None or file not in copy.files or copy.closed().get(file) != pieces[-1][1]:
+        if not pieces or copy is None or file not in copy.files or copy.closed().get(file) != pieces[-1][1]:
             return False
         self.world.counts["offloaded"] += 1
         copy.away[file] = pieces
@@ -251,6 +251,9 @@ class Disk:
         copy.recover()
         copy.synced = None
         self.copies[partition] = copy
+
+    def note_left(self, partition: str) -> None:
+        """The manifest has it."""
 
     def remove(self, partition: str, term: int) -> None:
         if partition in self.copies and self.copies[partition].term == term:
@@ -447,7 +450,10 @@ class Store(Process):
             yield Wait(0.3)
         yield from self.life.leave(partition)
         self.serving.pop(partition, None)
-        target.begin(target.life.adopt(partition, self.life.catalog.owner(partition)))
+        owner = self.life.catalog.owner(partition)
+        target.begin(target.life.adopt(partition, owner))
+        if self.world.rng.random() < 0.3:
+            self.begin(self.life.adopt(partition, owner))  # it is broken off, and the source takes it back
 
 
 class Controller(Process):
