@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
@@ -91,7 +92,11 @@ def topic(client: Client, name: str) -> Iterator[str]:
 
 
 def text(browser: webdriver.Chrome) -> str:
-    return browser.find_element(By.TAG_NAME, "main").text
+    """Return what the page says; nothing while another page takes the place of this one."""
+    try:
+        return str(browser.find_element(By.TAG_NAME, "main").text)
+    except StaleElementReferenceException:
+        return ""
 
 
 def rows(browser: webdriver.Chrome) -> list[str]:
