@@ -171,6 +171,7 @@ class StoreLife:
         self._clearing: set[str] = set()
         """Partitions that left the journal, and whose pieces may be deleted yet."""
         self._dropping: set[tuple[str, int]] = set()
+        self._fetching: set[str] = set()
         self._index_number = -1
         self._is_checkpointing = False
         self._tasks: list[Task[Any]] = []
@@ -404,26 +405,52 @@ class StoreLife:
     def fetch_back(self, partition: str, files: Sequence[str]) -> Task[list[str]]:
         """Bring offloaded files back to this directory, and return them.
 
-        Raises JournalDamaged if an object is gone or damaged.
+        Those are left out that were trimmed meanwhile, or whose partition is another's by now. Raises
+        JournalDamaged if an object is gone or damaged.
         """
-        done = []
-        for name in files:
-            pieces = self.directory.offloaded(partition, name)
-            for start, end, total in pieces or ():
-                key = piece_key(partition, name, start, end)
-                stored = yield from ask(Get(key))
-                if self.directory.offloaded(partition, name) is None:
-                    break  # it was trimmed meanwhile
-                if stored is None:
-                    raise JournalDamaged(f"{key} is not there: bring it back from the bucket's versions")
-                data = unpack_piece(key, stored)
-                if checksum(data) != total:
-                    raise JournalDamaged(f"{key} has other bytes than were written there")
-                self.directory.fetch_back(partition, name, start, data)
-            if pieces is not None and self.directory.offloaded(partition, name) is not None:
-                self.directory.end_fetching(partition, name)
-                done.append(name)
-        return done
+        while partition in self._fetching:  # else both would write the same file
+            yield Wait(CLEARING_SECONDS)
+        self._fetching.add(partition)
+        try:
+            done, is_here = list[str](), partition in self.directory.partitions()
+            term = self.directory.term(partition) if is_here else 0
+            for name in files:
+                done += yield from self._fetch_back(partition, term, name)
+            return done
+        finally:
+            self._fetching.discard(partition)
+
+    def _fetch_back(self, partition: str, term: int, name: str) -> Task[list[str]]:
+        pieces = self._offloaded_in(partition, term, name)
+        for start, end, total in pieces or ():
+            key = piece_key(partition, name, start, end)
+            stored = yield from ask(Get(key))
+            if self._offloaded_in(partition, term, name) != pieces:
+                return []  # it was trimmed meanwhile, or adopted anew
+            if stored is None:
+                if (yield from self._is_anothers(partition, term)):
+                    return []
+                raise JournalDamaged(f"{key} is not there: bring it back from the bucket's versions")
+            data = unpack_piece(key, stored)
+            if checksum(data) != total:
+                raise JournalDamaged(f"{key} has other bytes than were written there")
+            self.directory.fetch_back(partition, name, start, data)
+        if not pieces:
+            return []
+        self.directory.end_fetching(partition, name)
+        return [name]
+
+    def _offloaded_in(self, partition: str, term: int, name: str) -> list[tuple[int, int, int]] | None:
+        return self.directory.offloaded(partition, name) if self._is_here(partition, term) else None
+
+    def _is_anothers(self, partition: str, term: int) -> Task[bool]:
+        """Whether somebody else owns the partition by now, and so may delete.
+
+        It is asked before anything is called missing: who was taken over may not know it yet.
+        """
+        yield from self.catalog.read()
+        owner = self.catalog.owner(partition)
+        return (owner.store, owner.term) != (self.store, term)
 
     def until_shipped(self) -> Task[None]:
         """Wait until everything that was queued so far is in the prefix."""
@@ -721,14 +748,18 @@ class StoreLife:
 
         Smaller pieces of them stay until the file is gone: who takes over may have read an older index.
         """
-        removed = []
+        removed, served = [], self.mirror.get(partition)
         for name in files:
             there = yield from ask(ListKeys(pieces_of(partition, name)))
             file = self._served_file(partition, name)
+            if served is not self.mirror.get(partition) or served is None:
+                break  # it was adopted anew meanwhile
             if file is None or file.base != file.length:
                 continue
             keys = {piece_key(partition, name, start, end) for start, end, _ in file.pieces}
             if missing := keys.difference(there):
+                if (yield from self._is_anothers(partition, served.term)):
+                    break
                 raise JournalDamaged(
                     f"{min(missing)} is not there although it was written: {name} stays here"
                 )

@@ -21,7 +21,7 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any
 
-from pulsar_ray.errors import JournalDamaged, PulsarException
+from pulsar_ray.errors import PulsarException
 from pulsar_ray.journal import store_life
 from pulsar_ray.journal.catalog import NOBODY, Catalog, first_ledger
 from pulsar_ray.journal.objects import (
@@ -223,7 +223,9 @@ class Disk:
 
     def fetch_back(self, partition: str, file: str, start: int, data: bytes) -> None:
         coming = self.coming_back.setdefault((partition, file), bytearray())
-        coming[start:] = data
+        del coming[len(coming) if start else 0 :]
+        coming.extend(bytes(max(0, start - len(coming))))
+        coming[start : start + len(data)] = data
 
     def end_fetching(self, partition: str, file: str) -> None:
         self.world.counts["fetched back"] += 1
@@ -251,6 +253,7 @@ class Disk:
         copy.recover()
         copy.synced = None
         self.copies[partition] = copy
+        self.coming_back = {at: data for at, data in self.coming_back.items() if at[0] != partition}
 
     def note_left(self, partition: str) -> None:
         """The manifest has it."""
@@ -430,16 +433,7 @@ class Store(Process):
         if copy.away and self.world.aside.random() < 0.3:
             yield from self.life.fetch_back(partition, sorted(copy.away))
         else:
-            try:
-                yield from self.life.offload(partition, [f for f in copy.closed() if f in copy.files])
-            except JournalDamaged as error:
-                # Others have taken over and trimmed it: then the file stays.
-                if "stays here" not in error.text or not self.is_former(partition, copy):
-                    raise
-
-    def is_former(self, partition: str, copy: Copy) -> bool:
-        """Whether somebody else has served the partition since."""
-        return any(s.key[0] > copy.term for s in self.world.truths[partition].served)
+            yield from self.life.offload(partition, [f for f in copy.closed() if f in copy.files])
 
     def leave(self, partition: str, target: Store) -> Generator[Any, Any, None]:
         self.serving[partition].leaving = True

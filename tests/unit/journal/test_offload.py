@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -351,6 +353,99 @@ async def test_what_is_trimmed_is_deleted_in_the_bucket_too(home: Path, url: str
         assert not note_of(first.path).exists()
         with pytest.raises(SegmentGone):
             SegmentReader(first.path)
+        partition.die()
+
+
+@runs
+async def test_a_former_owner_takes_nothing_for_lost_that_its_successor_trimmed(
+    home: Path, url: str, tmp_path: Path
+) -> None:
+    other = tmp_path / "b"
+    with journal_of(home, url) as former, journal_of(other, url) as journal:
+        partition = await filled(home)
+        names = closed(partition.log)
+        former._life.inline_bytes = 0
+        former.run(lambda life: life.checkpoint())
+        assert await partition.link.move("offload", names[:1]) == names[:1]
+        assert journal.adopt(journal.seal("store-a")) == [str(NUMBER)]
+        successor = Partition(other, SYNC, **SETTINGS)
+        change(successor.log, successor.log.changes.trim(10**12))
+        successor.link.flush()
+        await until(lambda: not any(name in str(piece) for piece in pieces(tmp_path) for name in names[:2]))
+        # It was told of nothing, as behind a pause.
+        assert former.run(lambda life: life.fetch_back(str(NUMBER), names[:1])) == []
+        assert former.run(lambda life: life.offload(str(NUMBER), names[1:2])) == []
+        assert (partition.directory / names[1]).exists()
+        successor.die()
+        partition.die()
+
+
+@runs
+async def test_what_is_brought_back_in_one_term_does_not_go_on_in_the_next(
+    home: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with journal_of(home, url) as journal:
+        partition = await filled(home)
+        [name] = names = old(partition.log)[:1]
+        await partition.link.move("offload", names)
+        partition.die()
+        get, is_begun, is_back = FileStore.get, threading.Event(), threading.Event()
+
+        def get_late(store: FileStore, key: str) -> bytes | None:
+            if name in key and "/00000000000000-" not in key:
+                is_begun.set()
+                is_back.wait(DEADLINE_S)
+            return get(store, key)
+
+        monkeypatch.setattr(FileStore, "get", get_late)
+        fetching = asyncio.create_task(
+            asyncio.to_thread(journal.run, lambda life: life.fetch_back(str(NUMBER), names))
+        )
+        await until(is_begun.is_set)
+        await asyncio.to_thread(journal.depart, NUMBER)
+        assert await asyncio.to_thread(journal.take_back, NUMBER) == "store-a"
+        is_back.set()
+        assert await fetching == []
+        again = Partition(home, SYNC, **SETTINGS)
+        assert seqs(again.log) == list(range(30))
+        assert journal.run(lambda life: life.fetch_back(str(NUMBER), names)) == names
+        assert seqs(again.log) == list(range(30))
+        again.die()
+
+
+@runs
+async def test_what_is_brought_back_twice_at_once_is_whole(
+    home: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with journal_of(home, url) as journal:
+        partition = await filled(home)
+        names = old(partition.log)[:1]
+        await partition.link.move("offload", names)
+        get, asked = FileStore.get, list[str]()
+        is_other_begun, is_first_done = threading.Event(), threading.Event()
+
+        def get_late(store: FileStore, key: str) -> bytes | None:
+            if key.startswith("segments/"):
+                asked.append(key)
+                if len(asked) == 3:
+                    is_other_begun.wait(0.5)
+                elif key in asked[:-1] and key != asked[0]:
+                    is_other_begun.set()
+                    is_first_done.wait(DEADLINE_S)
+            return get(store, key)
+
+        monkeypatch.setattr(FileStore, "get", get_late)
+
+        def fetch_back() -> list[str]:
+            return journal.run(lambda life: life.fetch_back(str(NUMBER), names))
+
+        first = asyncio.create_task(asyncio.to_thread(fetch_back))
+        await until(lambda: len(asked) == 3)
+        other = asyncio.create_task(asyncio.to_thread(fetch_back))
+        assert await first == names
+        is_first_done.set()
+        assert await other == []
+        assert seqs(partition.log) == list(range(30))
         partition.die()
 
 
