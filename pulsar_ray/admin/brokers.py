@@ -123,13 +123,16 @@ class Brokers:
         self._moving.undrain(node)
 
     def balance(
-        self, *, shown: Callable[[builtins.list[PartitionMove]], None] = lambda _: None
+        self,
+        *,
+        wait: bool = True,
+        shown: Callable[[builtins.list[PartitionMove]], None] = lambda _: None,
     ) -> builtins.list[PartitionMove]:
         """Have partitions move until all stores have about as many.
 
-        Returns how the moves ended; none if there was nothing to do.
+        Returns how the moves ended, or without `wait` those that begin; none if there was nothing to do.
         """
-        return self._moving.balance(shown)
+        return self._moving.balance(shown, waits=wait)
 
     def expect_stores(self, count: int) -> None:
         """Keep durably how many stores the cluster is to have.

@@ -91,9 +91,9 @@ class Moving:
         return moves_of(self._broker.ask("moves"))
 
     def move(
-        self, topic: str, node: str, shown: Callable[[list[PartitionMove]], None]
+        self, topic: str, node: str, shown: Callable[[list[PartitionMove]], None], *, waits: bool
     ) -> list[PartitionMove]:
-        """Move what there is of a topic, and return how each partition's move ended.
+        """Move what there is of a topic, and return how the moves ended, or stand.
 
         `shown` is called with those under way, again and again. A controller that was killed has broken
         them off, and is asked again.
@@ -101,9 +101,9 @@ class Moving:
         store_id, name = self.store_on(node), TopicName.parse(topic).full
         over: dict[str, PartitionMove] = {}
         while ids := self._broker.ask("move_topic", name, store_id):
-            known = self._until_over(ids, shown)
+            known = self._until_over(ids, shown, waits=waits)
             over |= {move.partition: move for move in known}
-            if len(known) == len(ids):
+            if len(known) == len(ids) or not waits:
                 break
         return list(over.values())
 
@@ -125,17 +125,17 @@ class Moving:
         """Let a node's store take partitions again."""
         self._broker.ask("undrain_store", self.store_on(node))
 
-    def balance(self, shown: Callable[[list[PartitionMove]], None]) -> list[PartitionMove]:
+    def balance(self, shown: Callable[[list[PartitionMove]], None], *, waits: bool) -> list[PartitionMove]:
         """Have partitions move until all stores have about as many, and return how that ended."""
-        return self._until_over(self._broker.ask("balance"), shown)
+        return self._until_over(self._broker.ask("balance"), shown, waits=waits)
 
     def _until_over(
-        self, ids: Collection[str], shown: Callable[[list[PartitionMove]], None]
+        self, ids: Collection[str], shown: Callable[[list[PartitionMove]], None], *, waits: bool
     ) -> list[PartitionMove]:
         """Wait for moves; those are missing that the controller knows no more."""
         while True:
             found = [each for each in self.moves() if each.move_id in ids]
             shown(found)
-            if all(each.is_over for each in found):
+            if not waits or all(each.is_over for each in found):
                 return found
             time.sleep(POLL_S)

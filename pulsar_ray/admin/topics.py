@@ -201,7 +201,12 @@ class Topics:
         self._calls.ask_controller("unload_topic", TopicName.parse(topic).full)
 
     def move(
-        self, topic: str, node: str, *, shown: Callable[[Sequence[PartitionMove]], None] = lambda _: None
+        self,
+        topic: str,
+        node: str,
+        *,
+        wait: bool = True,
+        shown: Callable[[Sequence[PartitionMove]], None] = lambda _: None,
     ) -> Sequence[PartitionMove]:
         """Move a topic, or one of its partitions, to the store of another node.
 
@@ -210,10 +215,11 @@ class Topics:
         and go on by themselves. Messages, their ids, subscriptions and what they have acknowledged stay as
         they are. Returns how the move of each partition ended: one that was broken off has stayed where it
         was, with everything, and has a `reason`. None is returned for one that was there. `shown` is called
-        now and then with those under way. Raises TopicNotFound, and NotAllowedError for what is not stored,
+        now and then with those under way. Without `wait` it returns the moves as they begin, and
+        `brokers.moves` says how they go on. Raises TopicNotFound, and NotAllowedError for what is not stored,
         moves elsewhere already, or where there is no such store.
         """
-        return self._moving.move(topic, node, shown)
+        return self._moving.move(topic, node, shown, waits=wait)
 
     def list(self, namespace: str = "public/default", *, include_system_topic: bool = False) -> list[str]:
         """Full names of the topics of a namespace, sorted; a partitioned topic counts once.

@@ -21,6 +21,7 @@ from pulsar_ray.gateway.page.page_routes import PageRoutes
 from pulsar_ray.gateway.permission_routes import PermissionRoutes
 from pulsar_ray.gateway.policy_routes import PolicyRoutes
 from pulsar_ray.gateway.produce import ProduceRoutes, SharedProducers
+from pulsar_ray.gateway.ray_routes import RayRoutes
 from pulsar_ray.gateway.replies import own_pages_only, typed_errors
 from pulsar_ray.gateway.schema_routes import SchemaRoutes
 from pulsar_ray.gateway.tenancy import BrokerRoutes, NamespaceRoutes, TenantRoutes
@@ -141,6 +142,7 @@ class Gateway:
             NamespaceRoutes(self._calls),
             TenantRoutes(self._calls),
             BrokerRoutes(self._calls, self._outer_url),
+            RayRoutes(self._calls, self._doors.check),
             ProduceRoutes(self._calls, self._producers),
             MetricRoutes(self._calls, self._exporters),
             self._sockets,

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
 
 from pulsar_ray.admin.topics import Topics
-from pulsar_ray.errors import AuthorizationError, PulsarException
+from pulsar_ray.errors import PulsarException
 from pulsar_ray.gateway.calls import Calls, stats_of, topic_of
 from pulsar_ray.gateway.page.messages import milliseconds
 from pulsar_ray.gateway.page.rendering import topic_path
 from pulsar_ray.gateway.page.visitors import Visitors, fields_of
+from pulsar_ray.gateway.redriving import Check, permitted_target
 from pulsar_ray.gateway.replies import Refusal, number_of, status_of, text_of
 from pulsar_ray.model.policies import TOPIC, given_values
-from pulsar_ray.model.topic_name import TopicName
-from pulsar_ray.security.authorization import Resource, Right
 
 Fields = Mapping[str, str]
 Stats = Mapping[str, Any]
@@ -181,7 +179,7 @@ class Actions:
         calls: Calls,
         visitors: Visitors,
         show: Callable[..., web.Response],
-        check: Callable[[Right, Resource], Awaitable[None]],
+        check: Check,
         release: Callable[[str], Awaitable[None]],
     ) -> None:
         self._call = calls
@@ -205,7 +203,8 @@ class Actions:
                 raise Refusal(400, f"{missing.name} is empty: give {missing.label}")
             given = {name: value for name, value in fields.items() if value.strip()}
             if action is OF_TOPICS["redrive"]:
-                given["to"] = await self._target(topic, given.get("to", "").strip())
+                to = given.get("to", "").strip()
+                given["to"] = await permitted_target(self._call, self._check, topic, to)
             if action is OF_TOPICS["delete"]:
                 await self._release(topic)
             outcome = await self._call(action.do, self._call.admin.topics, topic, subscription, given)
@@ -215,27 +214,6 @@ class Actions:
         return self._show(
             "done.html", title=action.title, outcome=outcome, back="/" if is_gone else topic_path(topic)
         )
-
-    async def _target(self, topic: str, to: str) -> str:
-        """Return the topic that letters go to, "" for those that they name themselves.
-
-        The gateway may publish everywhere, and a letter may name any topic: so only superusers have them sent
-        to wherever they say. Raises AuthorizationError unless the caller may publish to the topic.
-        """
-        with suppress(AuthorizationError):
-            await self._check(Right.SUPERUSER, Resource())
-            return to
-        if not to:
-            named = await self._call(self._call.admin.topics.redrive, topic, dry_run=True)
-            if len(named) != 1 or "" in named:
-                raise Refusal(
-                    403,
-                    f"the letters name {len(named.keys() - {''})} topics: give the one that all go to. Only "
-                    "superusers send letters to wherever each says",
-                )
-            to = next(iter(named))
-        await self._check(Right.PRODUCE, Resource(TopicName.parse(to).full))
-        return to
 
     async def _form(
         self, request: web.Request, given: Fields, problem: str, status: int = 200

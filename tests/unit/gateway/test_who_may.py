@@ -16,6 +16,7 @@ from pulsar_ray.client.client import Client
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import InvalidConfiguration, TopicNotFound
 from pulsar_ray.gateway.application import Gateway
+from pulsar_ray.model.enums import InitialPosition
 from pulsar_ray.security.keys import new_secret
 from pulsar_ray.security.tokens import create_token
 from pulsar_ray.testing.stub_cluster import StubCluster
@@ -127,6 +128,31 @@ def test_a_subscription_is_for_its_roles(door: Http) -> None:
     wait_until(lambda: status(door, "two", "POST", f"{NAMESPACE}/clearBacklog") == 403)
     assert status(door, "lead", "DELETE", f"{NAMESPACE}/permissions/shut/one") == 204
     wait_until(lambda: status(door, "two", "POST", f"{TOPIC}/subscription/shut/skip_all") == 204)
+
+
+def test_nodes_and_letters_to_elsewhere_are_for_superusers(door: Http) -> None:
+    for method, path, body in (
+        ("GET", "/admin/v2/ray/overview", None),
+        ("GET", "/admin/v2/ray/nodes", None),
+        ("PUT", "/admin/v2/ray/nodes/n/drain", None),
+        ("DELETE", "/admin/v2/ray/stores/s", None),
+        ("POST", f"{TOPIC}/move", {"node": "n"}),
+        ("POST", f"{NAMESPACE}/abandonChangeLogs", None),
+    ):
+        assert status(door, "lead", method, path, body) == 403, path
+        assert status(door, "boss", method, path, body) != 403, path
+    client = Client._on(door.cluster)
+    letters = "persistent://acme/ns/letters"
+    client.subscribe(letters, "keeper", initial_position=InitialPosition.Earliest).close()
+    client.create_producer(letters).send(b"x", properties={"REAL_TOPIC": "persistent://public/default/other"})
+    redrive = "/admin/v2/persistent/acme/ns/letters/redrive"
+    for body in ({}, {"to": "public/default/other"}, {"subscription": "keeper"}):
+        answer = ask(door, "lead", "POST", redrive, body)
+        assert answer.status == 403
+        assert "public/default/other" in answer.json["reason"]
+    assert ask(door, "lead", "POST", redrive, {"to": "acme/ns/t"}).json == {"persistent://acme/ns/t": 1}
+    assert status(door, "stranger", "POST", redrive, {"dryRun": True}) == 403
+    client.close()
 
 
 def socket_status(door: Http, role: str, path: str) -> int:
