@@ -354,6 +354,7 @@ def test_what_was_lost_on_its_way_counts_as_available(
     partition, attached = consumer.core.partitions.all[0], SimpleQueue[AttachReply]()
     reopen = partition.session.reopen
     monkeypatch.setattr(partition.session, "reopen", attached.put)
+    wait_until(lambda: partition.link.carrier is not None, what="it is connected")
     carrier = partition.link.carrier
     assert carrier is not None
     partition.link.on_lost(carrier, SessionLost("cut by the test"))

@@ -11,10 +11,12 @@ import pytest
 
 from pulsar_ray.admin import Admin
 from pulsar_ray.client.client import Client
+from pulsar_ray.config import Settings
 from pulsar_ray.errors import NotAllowedError, TopicNotFound
 from pulsar_ray.model.enums import InitialPosition
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.topic_name import TopicName, change_log, change_log_partition, system_change_log
+from pulsar_ray.testing.waiting import wait_until
 from tests.conformance.broker import Broker, numbers
 
 MakeBroker = Callable[..., Broker]
@@ -66,6 +68,11 @@ def test_logs_are_hidden_and_match_no_pattern(client: Client, broker: Broker) ->
             admin.topics.delete(log, force=True)
 
 
+def settings_of(broker: Broker, topic: str) -> Settings:
+    """The settings that a partition heeds just now."""
+    return broker.cluster.partition(topic).in_force.settings
+
+
 def test_policies_hold_on_what_runs_and_after_everything_was_killed(make_broker: MakeBroker) -> None:
     broker = make_broker(default_retention_time_in_minutes=-1, default_retention_size_in_mb=-1)
     client, topic = broker.client(), broker.topic()
@@ -78,8 +85,9 @@ def test_policies_hold_on_what_runs_and_after_everything_was_killed(make_broker:
     ask(broker, "set_policy", topic, "persistence", {"max_entries_per_ledger": 100})
     broker.cluster.kill(broker.cluster.partition(topic).address)
     producer.send(b"x")
-    settings = broker.cluster.partition(topic).in_force.settings
-    assert settings.managed_ledger_max_entries_per_ledger == 100
+    # One that is restarted begins with those of its creation, and asks for what has changed since.
+    wait_until(lambda: settings_of(broker, topic).managed_ledger_max_entries_per_ledger == 100)
+    settings = settings_of(broker, topic)
     assert settings.managed_ledger_min_ledger_rollover_time_minutes == 0, "of the namespace"
     ask(broker, "remove_policy", topic, "persistence")
     ids = [producer.send(value) for value in numbers(16, 22)]
