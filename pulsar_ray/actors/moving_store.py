@@ -109,8 +109,8 @@ class MovingStore(HeldStore):
     ) -> int:
         """Copy files up to these ends from a node's store, and return what is left.
 
-        About so many bytes are copied.         Files that are not listed, and what lies behind the ends, are
-        deleted. It may be repeated.
+        About so many bytes are copied. Files that are not listed, and what lies behind the ends, are deleted.
+        It may be repeated.
         """
         source = await asyncio.to_thread(self._peer, node_id)
         if source is None:

@@ -99,8 +99,8 @@ class PartitionMoves:
         """Have a partition move to a store, and return the move's id.
 
         It is "" for one that is there. Asked again while it moves there, it is the same move. Raises
-        NotAllowedError for one that moves
-        elsewhere, and for a store that is not there or is being emptied, WrongNode if its own is away.
+        NotAllowedError for one that moves elsewhere, and for a store that is not there or is being emptied,
+        WrongNode if its own is away.
         """
         under_way = self._moves.get(row.number)
         if under_way is not None:

@@ -145,8 +145,8 @@ class TopicPartition(LaneActor):
     def _taken_back(self) -> Term | None:
         """Have the store own a partition again whose move was broken off.
 
-        Returns its new term.         Raises ServiceUnitNotReady if another store owns it by now, which the
-        controller learns as well.
+        Returns its new term. Raises ServiceUnitNotReady if another store owns it by now, which the controller
+        learns as well.
         """
         store = store_name(node_id()[:8])
         owner = RayCluster().call(store, "move_back", self._identity.number, timeout_s=TAKE_BACK_S)

@@ -367,7 +367,7 @@ class RestOfBlock(NamedTuple):
 def rest_of_block(buffers: Sequence[Buffer], stored_id: int) -> RestOfBlock:
     """Encode a batch again without the messages up to a sequence id.
 
-    One message at least is left.     Its sequence ids rise. The entries that are left keep their numbers.
+    One message at least is left. Its sequence ids rise. The entries that are left keep their numbers.
     """
     decoded = decode_block(b"".join(buffers))
     header = decoded.header

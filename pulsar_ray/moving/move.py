@@ -129,8 +129,8 @@ class Move:
     def failed(self, reason: str) -> None:
         """Take in why the step failed, or may have.
 
-        It may have been carried out.         A partition that the catalog has not decided about stays where
-        it was; `OWN` is asked again.
+        It may have been carried out. A partition that the catalog has not decided about stays where it was;
+        `OWN` is asked again.
         """
         assert self.step is not None
         if self.is_shipped and self.step in _MAY_HAVE_LEFT:

@@ -162,7 +162,7 @@ class MovedFiles:
     def put(self, number: int, move_id: str, file: str, start: int, data: bytes, total: int) -> bool:
         """Write a chunk of a file; False if the file here has other bytes.
 
-        It is emptied then.         Raises ChecksumError for bytes that are not those that were sent.
+        It is emptied then. Raises ChecksumError for bytes that are not those that were sent.
         """
         if checksum(data) != total:
             raise ChecksumError(f"{file} of partition {number} came with other bytes than were sent")
