@@ -151,6 +151,24 @@ class TopicSubscriptions:
             for route in routes
         )
 
+    def expire_through(
+        self, topic: str, subscription: str, message_id: MessageId, *, is_excluded: bool
+    ) -> int:
+        """Acknowledge the messages of one partition up to one; returns how many entries that were."""
+        place = _target(message_id)
+        routes = self._routes_with(topic, subscription)
+        if place == "earliest":
+            return 0
+        if place == "latest":
+            return self.skip_all(topic, subscription)
+        if not isinstance(place, list):
+            raise ValueError(f"{message_id!r}: give a MessageId")
+        route = self._route_of(topic, routes, message_id)
+        ledger_id, entry_id = place
+        last = [ledger_id, entry_id - is_excluded]
+        call = "acknowledge_messages_through"
+        return int(self._calls.ask_dispatcher(route, subscription, call, position=last))
+
     def expire_all(self, topic: str, older_than_seconds: float) -> dict[str, int]:
         """Expire the messages of every durable subscription; returns the entries of each."""
         before_ms = _before_ms(older_than_seconds)

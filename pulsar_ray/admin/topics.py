@@ -397,6 +397,17 @@ class Topics:
         """
         return self._subscriptions.expire(topic, subscription, older_than_seconds)
 
+    def expire_messages_through(
+        self, topic: str, subscription: str, message_id: MessageId, excluded: bool = False
+    ) -> int:
+        """Acknowledge messages up to one, but not that one if it is `excluded`.
+
+        Returns how many entries that were. A batch goes whole; an id behind the end is the end. Consumers
+        keep what they hold. Raises as `reset_cursor`.
+        """
+        check_flag("excluded", excluded)
+        return self._subscriptions.expire_through(topic, subscription, message_id, is_excluded=excluded)
+
     def expire_messages_all_subscriptions(self, topic: str, older_than_seconds: float) -> dict[str, int]:
         """`expire_messages` for every durable subscription; returns the expired entries of each.
 

@@ -24,6 +24,7 @@ from pulsar_ray.gateway.produce import ProduceRoutes, SharedProducers
 from pulsar_ray.gateway.ray_routes import RayRoutes
 from pulsar_ray.gateway.replies import own_pages_only, typed_errors
 from pulsar_ray.gateway.schema_routes import SchemaRoutes
+from pulsar_ray.gateway.stored_messages import StoredMessageRoutes
 from pulsar_ray.gateway.tenancy import BrokerRoutes, NamespaceRoutes, TenantRoutes
 from pulsar_ray.gateway.topics import TopicRoutes
 from pulsar_ray.gateway.websocket import WebSocketRoutes
@@ -139,6 +140,7 @@ class Gateway:
             PermissionRoutes(self._calls),
             PolicyRoutes(self._calls),
             TopicRoutes(self._calls, self._outer_url, self._producers.release),
+            StoredMessageRoutes(self._calls, self._client),
             NamespaceRoutes(self._calls),
             TenantRoutes(self._calls),
             BrokerRoutes(self._calls, self._outer_url),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
-from datetime import datetime, timezone
 from typing import Any
 
 from aiohttp import web
@@ -31,6 +29,7 @@ from pulsar_ray.gateway.replies import (
     number_of,
 )
 from pulsar_ray.gateway.stats_form import topic_stats
+from pulsar_ray.gateway.stored_messages import message_answer
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.security.authorization import Right
@@ -45,13 +44,9 @@ _NOT_HERE = {
     "backlog": "estimates of backlogs; stats have the backlog of each subscription",
     "subscription/{subscription}/replicatedSubscriptionStatus": "replication",
     "subscription/{subscription}/analyzeBacklog": "analysis of backlogs; stats have the backlog",
-    "subscription/{subscription}/expireMessages": "expiry by id; skip, or reset the cursor to the id",
     "createMissedPartitions": "partitions that are missing",
     "internal-info": "internal-info; internalStats has the ledgers and cursors",
-    "examinemessage": "examinemessage; peek messages through a subscription",
     "backlogSize": "sizes behind a message",
-    "messageid/{time}": "ids by time; reset a cursor to a time",
-    "ledger/{ledger}/entry/{entry}": "messages by their ids; peek messages through a subscription",
 }
 
 
@@ -103,6 +98,7 @@ class TopicRoutes:
             ("POST", "/skip/{count}", self.skip),
             ("POST", "/skip_all", self.skip_all),
             ("POST", "/expireMessages/{seconds}", self.expire),
+            ("POST", "/expireMessages", self.expire_through),
             ("POST", "/resetcursor/{time}", self.reset_to_time),
             ("POST", "/resetcursor", self.reset_to_id),
             ("GET", "/position/{place}", self.peek),
@@ -356,6 +352,14 @@ class TopicRoutes:
         await self._on_subscription(request, self._topics.expire_messages, seconds)
         return done()
 
+    async def expire_through(self, request: web.Request) -> web.Response:
+        """Acknowledge everything up to a message; that one is left if it is `excluded`."""
+        body, topic = await body_of(request, dict), topic_of(request)
+        position, is_excluded = given_id(body.get("messageId", body), topic), body.get("excluded", False)
+        through = self._topics.expire_messages_through
+        await self._on_subscription(request, through, position, is_excluded, mapped=WRONG_KIND)
+        return done()
+
     async def expire_all(self, request: web.Request) -> web.Response:
         """Acknowledge what is older than so many seconds, for all subscriptions."""
         seconds = number_of("seconds", request.match_info["seconds"])
@@ -395,20 +399,7 @@ class TopicRoutes:
         message = await self._on_subscription(request, self._topics.peek_message, place, mapped=WRONG_KIND)
         if message is None:
             raise Refusal(404, "Message not found")
-        message_id = message.message_id()
-        headers = {
-            "X-Pulsar-Message-ID": f"{message_id.ledger_id()}:{message_id.entry_id()}",
-            "X-Pulsar-publish-time": as_time(message.publish_timestamp()),
-            "X-Pulsar-producer-name": _in_header(message.producer_name()),
-            "X-Pulsar-PROPERTY": json.dumps(message.properties()),
-            "X-Pulsar-uncompressed-size": str(len(message.data())),
-            "X-Pulsar-is-encrypted": "false",
-        }
-        if message.event_timestamp():
-            headers["X-Pulsar-event-time"] = as_time(message.event_timestamp())
-        if message.partition_key():
-            headers["X-Pulsar-partition-key"] = _in_header(message.partition_key())
-        return web.Response(body=message.data(), headers=headers, content_type="application/octet-stream")
+        return message_answer(message)
 
     async def _on_subscription(
         self, request: web.Request, call: Any, *arguments: Any, mapped: tuple[Mapped, ...] = ()
@@ -419,14 +410,3 @@ class TopicRoutes:
 
 def _is_of(topic: str, domains: set[str]) -> bool:
     return topic.partition("://")[0] in domains
-
-
-def as_time(time_ms: int) -> str:
-    """Return a time in ms since 1970 as Pulsar writes it."""
-    text = datetime.fromtimestamp(time_ms / 1000, timezone.utc).isoformat(timespec="milliseconds")
-    return text.replace("+00:00", "Z")
-
-
-def _in_header(text: str) -> str:
-    """Return a text that a header can hold."""
-    return text if text.isascii() and text.isprintable() else json.dumps(text)

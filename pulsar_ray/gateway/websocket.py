@@ -23,7 +23,7 @@ from pulsar_ray.errors import AlreadyClosed, PulsarException
 from pulsar_ray.gateway.calls import TOPIC, Calls, due_ms, topic_of, utc_ms
 from pulsar_ray.gateway.doors import GuardedRoutes
 from pulsar_ray.gateway.replies import Refusal, text_of
-from pulsar_ray.gateway.topics import as_time
+from pulsar_ray.gateway.stored_messages import as_time
 from pulsar_ray.model.enums import (
     BatchingType,
     CompressionType,

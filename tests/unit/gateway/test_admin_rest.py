@@ -378,7 +378,6 @@ def test_what_is_not_here_says_so(call: Http, name: str) -> None:
         ("GET", f"schemas/public/default/{name}/metadata"),
         ("POST", f"{subscription}/analyzeBacklog"),
         ("POST", f"{subscription}/replicatedSubscriptionStatus"),
-        ("POST", f"{subscription}/expireMessages"),
         ("GET", f"{namespace}/resourcegroup"),
         ("POST", f"{namespace}/resourcegroup/name"),
         ("POST", f"{namespace}/encryptionRequired"),

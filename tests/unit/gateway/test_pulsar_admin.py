@@ -67,6 +67,8 @@ COMMANDS = (
     ("topics stats acme/ns/t", r'"msgBacklog" : 3,'),
     ("topics stats-internal acme/ns/t", r'"numberOfEntries" : 3'),
     ("topics peek-messages acme/ns/t -s s -n 1", r"m0"),
+    ("topics examine-messages acme/ns/t -i earliest -m 2", r"m1"),
+    ("topics get-message-id acme/ns/t -d 2020-01-01T00:00:00Z", r'"entryId" : 0|:0:-1'),
     ("topics skip acme/ns/t -s s -n 1", _DONE),
     ("topics peek-messages acme/ns/t -s s -n 1", r"m1"),
     ("topics reset-cursor acme/ns/t -s s -t 1h", _DONE),

@@ -72,6 +72,7 @@ ROUTES = {
     "topics.delete": f"DELETE {A}",
     "topics.expire_messages": f"POST {S}/expireMessages/{{seconds}}",
     "topics.expire_messages_all_subscriptions": f"POST {A}/all_subscription/expireMessages/{{seconds}}",
+    "topics.expire_messages_through": f"POST {S}/expireMessages",
     "topics.fetch_back": f"PUT {A}/fetchBack",
     "topics.forget_producers": f"DELETE {A}/producers",
     "topics.get_last_message_id": f"GET {A}/lastMessageId",
