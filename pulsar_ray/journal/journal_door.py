@@ -88,9 +88,15 @@ class JournalDoor:
             self._forget(teller)
 
     def answer(self) -> None:
-        """Tell each teller how far it is shipped, if that is further than before."""
-        shipped, serving = self._life.shipping.shipped, self._life.serving
+        """Tell each teller how far it is shipped, if that is further than before.
+
+        A partition that is shipped no further hears nothing of what others have shipped.
+        """
+        shipping, serving = self._life.shipping, self._life.serving
+        shipped = shipping.shipped
         for teller in [each for each in self._waiting if each.partition in serving]:
+            if teller.partition in shipping.unreadable:
+                teller.turns.clear()
             done = teller.answered
             while teller.turns and teller.turns[0][0] <= shipped:
                 done = teller.turns.popleft()[1]
@@ -149,6 +155,8 @@ class JournalDoor:
             case ["hello", str(partition), str(prefix), int(turn), dict(ends), list(gone)]:
                 teller.partition, teller.prefix, teller.is_log = partition, prefix, not prefix
                 if teller.is_log:
+                    if (before := self._logs.get(partition)) not in (None, teller):
+                        self._drain(before)  # what a former owner told comes before
                     self._logs[partition] = teller
                     self._enter(partition, ends)
                 known = self._life.files_of(partition)

@@ -11,6 +11,8 @@ from pulsar_ray.journal.reading import MOST_UNDER_WAY, create
 from pulsar_ray.journal.requests import Task
 
 READ = Callable[[str, str, int, int], bytes]
+_BEGIN_ANEW = (("adopt",), ("drop",), ("forget",))
+"""Marks behind which nothing counts that a partition had before."""
 
 
 @dataclass(frozen=True)
@@ -143,30 +145,32 @@ class Shipping:
             for item in self._flying.pop(self.prefix):
                 self.shipped = max(self.shipped, item.turn)
                 self.shipped_bytes += item.length
-                durable.append(item)
+                if item.append.file or item.append.mark:  # else it was left out
+                    durable.append(item)
             self.prefix += 1
         return durable
 
     def _readable(self, batch: list[Queued]) -> Iterator[Append]:
         """Yield the appends with their bytes, but for files that were cut or removed.
 
-        Appends behind such a hole in the same partition could not be placed, so they are left out as well. A
-        cursor may go at any time, with its subscription.
+        Appends behind such a hole in the same partition could not be placed, and a reader would believe its
+        marks, so all of them are left out, until the partition begins anew or goes. A cursor may go at any
+        time, with its subscription.
         """
-        for item in list(batch):
+        for place, item in enumerate(batch):
             a = item.append
-            if not item.length:
-                yield a
-                continue
+            if a.mark[:1] in _BEGIN_ANEW:
+                self.unreadable.pop(a.partition, None)
             data = b""
             if a.partition not in self.unreadable:
-                data = self._read(a.partition, a.file, a.offset, a.offset + item.length)
-                if len(data) < item.length and "/" not in a.file:
+                if item.length:
+                    data = self._read(a.partition, a.file, a.offset, a.offset + item.length)
+                if len(data) == item.length:
+                    yield replace(a, data=data)
+                    continue
+                if "/" not in a.file:
                     self.unreadable[a.partition] = f"{a.file} ends before byte {a.offset + item.length}"
-            if len(data) < item.length:
-                batch.remove(item)
-            else:
-                yield replace(a, data=data)
+            batch[place] = replace(item, append=Append(a.partition, "", 0), length=0)
 
 
 def _goes_on(last: Queued, append: Append) -> bool:

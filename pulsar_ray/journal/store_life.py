@@ -172,6 +172,8 @@ class StoreLife:
         """Partitions that left the journal, and whose pieces may be deleted yet."""
         self._dropping: set[tuple[str, int]] = set()
         self._fetching: set[str] = set()
+        self._going: set[tuple[str, str]] = set()
+        """Files whose bytes may be queued yet, before what says that they are gone."""
         self._index_number = -1
         self._is_checkpointing = False
         self._tasks: list[Task[Any]] = []
@@ -222,8 +224,10 @@ class StoreLife:
             told.pop(file, None)
         shipped = tuple(file for file in files if known.pop(file, None) is not None)
         if shipped:
+            self._going.update((partition, file) for file in shipped)
             self.shipping.queue(now, Append(partition, "", 0, mark=("gone", shipped)))
-        self.directory.unlink_files(partition, tuple(file for file in files if file not in shipped))
+        unknown = tuple(file for file in files if (partition, file) not in self._going)
+        self.directory.unlink_files(partition, unknown)
 
     def drop(self, partition: str) -> None:
         """Queue that a partition is no more; its rest goes when that is shipped."""
@@ -345,6 +349,7 @@ class StoreLife:
         is_left = term in self.directory.left(partition)
         if not self.is_ready or partition in self._busy or not (is_left or partition in self.serving):
             raise ServiceUnitNotReady(f"partition {partition} is not owned here in the object store yet")
+        self._check_readable(partition)
         lengths = self.directory.lengths(partition)
         self.tell(self._now, partition, lengths, is_awaited=True)
         self.gone(self._now, partition, [file for file in self.files_of(partition) if file not in lengths])
@@ -354,6 +359,11 @@ class StoreLife:
         yield from self.leave(partition)
         if self.shipping.is_deposed:
             raise ServiceUnitNotReady(f"partition {partition} was taken over meanwhile")
+        self._check_readable(partition)
+
+    def _check_readable(self, partition: str) -> None:
+        if (why := self.shipping.unreadable.get(partition)) is not None:
+            raise ServiceUnitNotReady(f"partition {partition} is shipped no further, since {why}")
 
     def adopt(self, partition: str, source: CatalogEntry) -> Task[None]:
         """Restore, ship and claim a partition that was left, or whose owner is sealed."""
@@ -673,6 +683,7 @@ class StoreLife:
         yield Delete(tuple(name for name, of in ledgers.items() if of is not None and of < front))
 
     def _unlink_files(self, partition: str, files: tuple[str, ...]) -> Task[None]:
+        self._going.difference_update((partition, file) for file in files)
         self.directory.unlink_files(partition, files)
         for file in files:
             names = yield from ask(ListKeys(pieces_of(partition, file)))

@@ -15,6 +15,7 @@ from pulsar_ray.closed_places import short_socket_path
 from pulsar_ray.config import OFF, Settings
 from pulsar_ray.errors import ProtocolError, PulsarException, RemoteStoreUnavailable
 from pulsar_ray.journal.receipts import Receipts
+from pulsar_ray.journal.store_files import read_term
 from pulsar_ray.journal.telling import SOCKET, Packets, encode
 from pulsar_ray.lane.address import check_listener
 
@@ -40,9 +41,12 @@ class ShippingLink:
     ) -> None:
         self._data_dir = data_dir
         self._partition = str(partition)
+        self._directory = data_dir / "p" / self._partition
         self._prefix = prefix
         self._loop = loop
         self._durability = OFF
+        self._is_decided = False
+        """Whether policies have said how this is shipped; files are opened before."""
         self._receipts = Receipts(lag_bound_seconds)
         self._ends: dict[str, int] = {}
         self._gone: dict[str, int] = {}
@@ -66,13 +70,20 @@ class ShippingLink:
             self._turn += 1
 
     def gone(self, name: str) -> bool:
-        """Note that nothing lists a file any more; return whether the store removes it."""
+        """Note that nothing lists a file any more; return whether the store removes it.
+
+        While it is opened, a file of a partition that was shipped before may wait for that yet.
+        """
         self._ends.pop(name, None)
-        if self._durability == OFF:
+        if self._durability == OFF and (self._is_decided or not self._was_shipped()):
             return False
         self._gone[name] = self._turn + 1
         self._turn += 1
         return True
+
+    def _was_shipped(self) -> bool:
+        term = read_term(self._directory)
+        return term is not None and not term.is_left_out
 
     # ---- on the owner loop
     def list_files(self, ends: dict[str, int]) -> None:
@@ -83,6 +94,10 @@ class ShippingLink:
         """Begin or end shipping, or change the wait of receipts from now on."""
         self._receipts.lag_bound_seconds = lag_bound_seconds
         before, self._durability = self._durability, durability
+        if not self._is_decided:
+            self._is_decided = True
+            if durability == OFF:
+                self._remove_gone()
         if OFF not in (before, durability) or before == durability:
             return
         if durability == OFF:
@@ -93,6 +108,12 @@ class ShippingLink:
         else:
             self._turn += 1
             self._connect()
+
+    def _remove_gone(self) -> None:
+        """Remove what no store is going to be told of."""
+        while self._gone:
+            with contextlib.suppress(OSError):
+                (self._directory / self._gone.popitem()[0]).unlink()
 
     def when_durable(self, receipt: Callable[[], None]) -> None:
         """Call back, perhaps at once, when all that is synced by now is durable enough."""

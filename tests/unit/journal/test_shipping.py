@@ -100,3 +100,33 @@ def test_a_created_object_needs_no_look() -> None:
     with pytest.raises(StopIteration):
         task.send(CREATED)
     assert ship.shipped == 1
+
+
+def shipped(ship: Shipping) -> list[Append]:
+    (task,) = ship.begin(100.0, waits_for_sync=True)
+    body = next(task)
+    assert isinstance(body, Create)
+    with pytest.raises(StopIteration):
+        task.send(CREATED)
+    return list(unpack_journal(body.key, body.body).appends)
+
+
+def test_behind_a_file_that_was_cut_nothing_is_shipped_until_the_partition_begins_anew() -> None:
+    files = {"1-0": b"xx", "manifest-1": b"yyyy"}
+
+    def read(_: str, file: str, start: int, end: int) -> bytes:
+        return files[file][start:end]
+
+    ship = Shipping("s", 1, Cut(), read, lambda: b"n")
+    ship.queue(0, Append("p", "1-0", 0), 3)
+    ship.queue(0, Append("p", "manifest-1", 0), 4)
+    ship.queue(0, Append("p", "", 0, mark=("gone", ("0-0",))))
+    ship.queue(0, Append("other", "manifest-1", 0), 4)
+    ship.queue(0, Append("p", "", 0, mark=("leave", 1)))
+    assert [append.partition for append in shipped(ship)] == ["other"]
+    assert "1-0 ends before byte 3" in ship.unreadable["p"]
+    assert ship.is_idle
+    ship.queue(0, Append("p", "", 0, mark=("adopt", (2, 0, (), {}))))
+    ship.queue(0, Append("p", "1-0", 0), 2)
+    assert [append.data for append in shipped(ship)] == [b"", b"xx"]
+    assert not ship.unreadable

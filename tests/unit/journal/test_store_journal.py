@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import threading
 from collections.abc import Callable, Coroutine
@@ -15,10 +16,17 @@ import pytest
 
 from pulsar_ray.broker.serving.shipping_link import ASYNC, SYNC, ShippingLink
 from pulsar_ray.config import OFF
-from pulsar_ray.errors import JournalDamaged, RemoteStoreRefused, RemoteStoreUnavailable, StoreSealed
+from pulsar_ray.errors import (
+    JournalDamaged,
+    RemoteStoreRefused,
+    RemoteStoreUnavailable,
+    ServiceUnitNotReady,
+    StoreSealed,
+)
 from pulsar_ray.journal import store_journal
 from pulsar_ray.journal.file_store import FileStore
 from pulsar_ray.journal.shipped_disk import ShippedDisk
+from pulsar_ray.journal.shipping import Cut
 from pulsar_ray.journal.store_files import listed_files, read_term, remove_partition
 from pulsar_ray.journal.store_journal import CountingStore, StoreJournal
 from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk
@@ -623,3 +631,117 @@ async def test_a_repaired_directory_serves_nothing_less_than_what_was_shipped(
         await asyncio.to_thread(started, first, url)
     await asyncio.to_thread(taken_over, second, url)
     assert stored(second) == list(range(11))
+
+
+def hold_back(journal: StoreJournal, *, is_held: bool = True) -> None:
+    """Let objects begin, or none, however much is told."""
+    journal._life.shipping.cut = Cut(sync_seconds=1e9, seconds=1e9) if is_held else Cut()
+    journal._loop.call_soon_threadsafe(journal._runner.nudge)
+
+
+@runs
+async def test_a_partition_that_restarts_before_its_manifest_was_shipped_is_shipped_on(
+    homes: tuple[Path, Path], url: str
+) -> None:
+    first, second = homes
+    journal = await asyncio.to_thread(started, first, url)
+    partition = Partition(first)
+    partition.publish(0)
+    await partition.until_confirmed(0)
+    hold_back(journal)
+    for _ in range(2):
+        partition.log._files.log.rewrite([to_log(each) for each in partition.log._state.snapshot()])
+    partition.publish(1)
+    await until(lambda: journal.status()["waitingBytes"] > 0)
+    partition.die()
+    again = Partition(first)
+    again.publish(2)
+    hold_back(journal, is_held=False)
+    await again.until_confirmed(2)
+    assert journal.status()["unreadable"] == {}
+    await until(lambda: len(list(again.directory.glob("manifest-*"))) == 1)
+    again.die()
+    await asyncio.to_thread(journal.stop)
+    assert await asyncio.to_thread(taken_over, second, url) == [str(NUMBER)]
+    assert stored(second) == [0, 1, 2]
+
+
+@runs
+async def test_what_a_former_owner_told_is_taken_before_what_its_successor_tells(
+    homes: tuple[Path, Path], url: str
+) -> None:
+    journal = await asyncio.to_thread(started, homes[0], url)
+    partition = Partition(homes[0])
+    partition.publish(0)
+    await partition.until_confirmed(0)
+    door, shipping = journal._door, journal._life.shipping
+    shipping.cut = Cut(queued_appends=0)  # nothing is read for now
+    (former,) = door._tellers.values()
+    partition.publish(1)
+    partition.log._files.log.rewrite([to_log(each) for each in partition.log._state.snapshot()])
+    partition.link.flush()
+    partition.die()
+    again = Partition(homes[0])
+    await until(lambda: len(door._tellers) == 2)
+    (teller,) = (each for each in door._tellers.values() if each is not former)
+
+    async def drain() -> None:
+        door._drain(teller)
+
+    await until(lambda: asyncio.run_coroutine_threadsafe(drain(), journal._loop).result() or teller.partition)
+    assert sorted(journal._life.files_of(str(NUMBER))) == sorted(listed_files(again.directory))
+    shipping.cut = Cut()
+    again.publish(2)
+    await again.until_confirmed(2)
+    assert sorted(journal._life.files_of(str(NUMBER))) == sorted(listed_files(again.directory))
+    again.die()
+    await asyncio.to_thread(journal.stop)
+
+
+@runs
+async def test_a_partition_that_was_shipped_and_is_no_more_removes_its_old_files(
+    homes: tuple[Path, Path], url: str
+) -> None:
+    journal = await asyncio.to_thread(started, homes[0], url)
+    partition = Partition(homes[0])
+    partition.publish(0)
+    await partition.until_confirmed(0)
+    partition.die()
+    again = Partition(homes[0], OFF)
+    assert len(list(again.directory.glob("manifest-*"))) == 1
+    again.die()
+    await asyncio.to_thread(journal.stop)
+
+
+@runs
+async def test_a_partition_whose_file_was_cut_gets_no_receipt_by_what_others_ship(
+    homes: tuple[Path, Path], url: str
+) -> None:
+    first, second = homes
+    journal = await asyncio.to_thread(started, first, url)
+    partition = Partition(first)
+    partition.publish(0)
+    await partition.until_confirmed(0)
+    hold_back(journal)
+    partition.publish(1)
+    await until(lambda: journal.status()["waitingBytes"] > 0)
+    (segment,) = partition.directory.glob("*.seg")
+    whole = segment.read_bytes()
+    os.truncate(segment, len(whole) // 2)
+    hold_back(journal, is_held=False)
+    await until(lambda: journal.status()["unreadable"])
+    segment.write_bytes(whole)
+    partition.publish(2)
+    before = journal.status()["objects"]
+    await until(lambda: journal.status()["objects"] > before)
+    await until(lambda: journal._life.shipping.is_idle)
+    partition.link.tick()
+    assert partition.confirmed == [0]
+    with pytest.raises(ServiceUnitNotReady, match="shipped no further"):
+        await asyncio.to_thread(journal.depart, NUMBER)
+    partition.die()
+    await asyncio.to_thread(journal.stop)
+    # Its next life finds all of it.
+    await asyncio.to_thread(lambda: started(first, url).stop())
+    await asyncio.to_thread(taken_over, second, url)
+    assert stored(second) == [0, 1, 2]
