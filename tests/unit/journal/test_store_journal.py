@@ -685,10 +685,11 @@ async def test_what_a_former_owner_told_is_taken_before_what_its_successor_tells
     await until(lambda: len(door._tellers) == 2)
     (teller,) = (each for each in door._tellers.values() if each is not former)
 
-    async def drain() -> None:
+    async def drain() -> str:
         door._drain(teller)
+        return teller.partition
 
-    await until(lambda: asyncio.run_coroutine_threadsafe(drain(), journal._loop).result() or teller.partition)
+    await until(lambda: asyncio.run_coroutine_threadsafe(drain(), journal._loop).result())
     assert sorted(journal._life.files_of(str(NUMBER))) == sorted(listed_files(again.directory))
     shipping.cut = Cut()
     again.publish(2)
