@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from aiohttp import web
 
@@ -13,7 +15,7 @@ from pulsar_ray.asyncio.client import Client
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.gateway.calls import Calls
-from pulsar_ray.gateway.connections import CONNECTIONS, HEAD_S, KEEP_ALIVE_S, Connections
+from pulsar_ray.gateway.connections import CONNECTIONS, HEAD_S, KEEP_ALIVE_S, Connections, JsonRefusals
 from pulsar_ray.gateway.doors import Doors, GuardedRoutes
 from pulsar_ray.gateway.metric_routes import MetricRoutes
 from pulsar_ray.gateway.openapi import DESCRIPTION_PATH, described
@@ -75,22 +77,22 @@ class Gateway:
 
     async def listen(self, host: str, port: int) -> None:
         """Accept connections; port 0 is any free one. Raises OSError where the address is taken."""
-        self._runner = web.AppRunner(
-            self._application(),
-            max_line_size=HEADER_BYTES,
-            max_field_size=HEADER_BYTES,
-            handler_cancellation=True,
-            keepalive_timeout=KEEP_ALIVE_S,
-            shutdown_timeout=DRAIN_S,
-            # Its lines have whole addresses, and with them the tokens of WebSockets.
-            access_log=None,
-            # A small body could become one of any size, before anybody was asked who they are.
-            auto_decompress=False,
-        )
+        self._runner = web.AppRunner(self._application(), handler_cancellation=True, shutdown_timeout=DRAIN_S)
         await self._runner.setup()
-        context = None if self._tls is None else self._tls.context
-        self._connections.server = self._runner.server
+        assert self._runner.server is not None
         loop = asyncio.get_running_loop()
+        options: dict[str, Any] = {
+            "max_line_size": HEADER_BYTES,
+            "max_field_size": HEADER_BYTES,
+            "keepalive_timeout": KEEP_ALIVE_S,
+            # Its lines have whole addresses, and with them the tokens of WebSockets.
+            "access_log": None,
+            # A small body could become one of any size, before anybody was asked who they are.
+            "auto_decompress": False,
+        }
+        protocol = functools.partial(JsonRefusals, loop=loop, **options)
+        context = None if self._tls is None else self._tls.context
+        self._connections.open(self._runner.server, protocol)
         self._listener = await loop.create_server(
             self._connections,
             host,
@@ -114,7 +116,7 @@ class Gateway:
             self._remembering.cancel()
         if self._listener is not None:
             self._listener.close()
-            self._connections.server = None
+        self._connections.close()
         await self._sockets.close()
         if self._runner is not None:
             await self._runner.cleanup()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from aiohttp import web
 
-from pulsar_ray.gateway.replies import Handler, Refusal
+from pulsar_ray.gateway.body_room import BodyRoom
+from pulsar_ray.gateway.replies import Handler, Refusal, refused
 from pulsar_ray.lane.waiting import within
 
 if TYPE_CHECKING:
@@ -18,6 +20,25 @@ HEAD_S = 15.0
 """How long a request may take to arrive, up to its body."""
 BODY_S = 60.0
 KEEP_ALIVE_S = 60.0
+_NAMED = 500
+"""So much of what was no request is in its refusal."""
+
+
+class JsonRefusals(web.RequestHandler):
+    """Answers what is no request of HTTP as all else is refused."""
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """See web.RequestHandler."""
+        super().handle_error(request, status, exc, message)
+        answer = refused((message or "this is no request of HTTP")[:_NAMED], status)
+        answer.force_close()
+        return answer
 
 
 class Connections:
@@ -28,8 +49,9 @@ class Connections:
     """
 
     def __init__(self, *, most: int = CONNECTIONS, head_s: float = HEAD_S, body_s: float = BODY_S) -> None:
-        self.server: web.Server | None = None
-        """Set before the first connection; none is let in without it."""
+        self._server: web.Server | None = None
+        self._protocol: Callable[..., web.RequestHandler] = JsonRefusals
+        self._room = BodyRoom()
         self._most = most
         self._head_s = head_s
         self._body_s = body_s
@@ -39,12 +61,20 @@ class Connections:
         """Return the protocol of a new connection."""
         return _Entrance(self)
 
+    def open(self, server: web.Server, protocol: Callable[..., web.RequestHandler]) -> None:
+        """Let connections in from now on, and none before; `protocol` is what speaks on each."""
+        self._server, self._protocol = server, protocol
+
+    def close(self) -> None:
+        """Let nobody in any more; those who are in may go on."""
+        self._server = None
+
     def enter(self, transport: asyncio.Transport) -> None:
         """Let a connection in, unless there are too many."""
-        if self.server is None or len(self.server.connections) >= self._most:
+        if self._server is None or len(self._server.connections) >= self._most:
             transport.abort()
             return
-        protocol = self.server()
+        protocol = self._protocol(self._server)
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         self._wait(transport, self._head_s)
@@ -87,13 +117,25 @@ class Connections:
                 coding = request.headers.get("Content-Encoding", "identity")
                 if coding.lower() != "identity":
                     raise Refusal(415, f"Content-Encoding: {coding[:50]}: send bodies as they are")
-                try:
-                    await within(request.read(), self._body_s)
-                except asyncio.TimeoutError:
-                    raise Refusal(408, f"the body did not arrive within {self._body_s:g} s") from None
+                return await self._read_in_turn(request, handler)
             return await handler(request)
 
         return read
+
+    async def _read_in_turn(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        asked = request.content_length
+        try:
+            size = await self._room.take(request.client_max_size if asked is None else asked, self._body_s)
+        except asyncio.TimeoutError:
+            raise Refusal(503, "too many large bodies are under way: try again") from None
+        try:
+            try:
+                await within(request.read(), self._body_s)
+            except asyncio.TimeoutError:
+                raise Refusal(408, f"the body did not arrive within {self._body_s:g} s") from None
+            return await handler(request)
+        finally:
+            self._room.give_back(size)
 
 
 class _Entrance(asyncio.Protocol):

@@ -21,7 +21,7 @@ from pulsar_ray.admin.tenants import Tenants
 from pulsar_ray.asyncio.client import Client as LoopClient
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import InvalidConfiguration
-from pulsar_ray.gateway import application, connections
+from pulsar_ray.gateway import application, body_room, connections
 from pulsar_ray.gateway.application import Gateway
 from pulsar_ray.testing.stub_cluster import StubCluster
 from pulsar_ray.testing.waiting import wait_until
@@ -93,6 +93,30 @@ def test_a_connection_serves_one_request_after_the_other(impatient: Http) -> Non
         assert connection.getresponse().read() == b'["standalone"]'
     assert is_closed(connection.sock)
     connection.close()
+
+
+def test_large_bodies_wait_for_each_other_and_small_ones_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "BodyRoom", lambda: body_room.BodyRoom(5 << 20))
+    hasty = lambda: connections.Connections(body_s=0.5)  # noqa: E731
+    monkeypatch.setattr(application, "Connections", hasty)
+    path = "/topics/persistent/public/default/t"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n".encode()
+    with serving(tmp_path) as server:
+        server.ok("PUT", "/admin/v2/persistent/public/default/t")
+        with connected(server, head + b"Content-Length: 4000000\r\n\r\n{") as first:
+            wait_until(lambda: server("GET", "/admin/v2/clusters").status == 200)
+            with connected(
+                server, head + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
+            ) as second:
+                body = {"messages": [{"payload": "x"}]}
+                assert server("POST", path, body).status == 200
+                assert first.recv(1 << 16).startswith(b"HTTP/1.1 408 ")
+                # It waited for the first one, and got its room in time or did not.
+                assert second.recv(1 << 16)[9:12] in (b"200", b"503")
+        large = {"messages": [{"payload": "x" * (4 << 20)}]}
+        assert server("POST", path, large).status == 200
 
 
 @contextmanager

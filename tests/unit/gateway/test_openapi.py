@@ -129,4 +129,8 @@ def test_garbage_is_refused_and_the_next_caller_is_served(server: Http, what: st
     finally:
         connection.close()
     assert not answer or b" 4" in answer[:14], answer[:80]
+    if answer:
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert b"Content-Type: application/json" in head
+        assert json.loads(body)["reason"]
     assert server("GET", "/admin/v2/clusters").status == 200
