@@ -187,9 +187,13 @@ def test_all_metrics_of_the_broker_are_there_with_help(broker: Broker, client: C
         scrape = Scrape()
         gone.close()
     missing = {name for m in BROKER_METRICS for name in m.series_names} - scrape.series.keys()
-    assert missing == set()
+    # Told of topics alone that have something there.
+    only_there = set(metrics.OFFLOADED_BYTES.series_names)
+    assert missing == only_there
     for metric in BROKER_METRICS:
         name = metric.series_names[0]
+        if name in only_there:
+            continue
         assert f"# HELP {name} {metric.help}" in scrape.text
 
 
