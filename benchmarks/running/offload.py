@@ -15,8 +15,8 @@ import pulsar_ray
 from benchmarks.measuring.environment import Broker, Environment
 from benchmarks.measuring.results import Row
 from benchmarks.running.remote import URL, s3_server, until_ready
-from pulsar_ray.journal.bucket import open_object_store
 from pulsar_ray.journal.objects import unpack_piece
+from pulsar_ray.journal.storage.bucket import open_object_store
 
 VALUE_BYTES, ROWS = 8_000, 1_000
 LEAST_OF_GETS = 0.7

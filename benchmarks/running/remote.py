@@ -20,7 +20,7 @@ import pulsar_ray
 from benchmarks.measuring.environment import Broker, Environment, Skipped
 from benchmarks.measuring.measure import alternate, p50, rate
 from benchmarks.measuring.results import Row
-from pulsar_ray.journal.bucket import open_object_store
+from pulsar_ray.journal.storage.bucket import open_object_store
 
 URL = "s3://bucket/bench"
 MESSAGE = b"x" * 1024

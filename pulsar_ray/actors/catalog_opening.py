@@ -11,15 +11,15 @@ from random import Random
 from typing import Any
 
 from pulsar_ray.actors.actor_system import ActorSystem
-from pulsar_ray.actors.stores import Stores
+from pulsar_ray.actors.stores.stores import Stores
 from pulsar_ray.broker.catalog.catalog import Catalog, PartitionRow
 from pulsar_ray.broker.catalog.decisions import Decisions
 from pulsar_ray.broker.catalog.founding import CatalogOrder, check_is_ours, check_may_make, new_range
 from pulsar_ray.config import OFF, Settings
 from pulsar_ray.errors import CatalogMissing, PulsarException
 from pulsar_ray.journal.at_once import carried_out
-from pulsar_ray.journal.bucket import open_object_store
 from pulsar_ray.journal.catalog import Catalog as Owners
+from pulsar_ray.journal.storage.bucket import open_object_store
 from pulsar_ray.managed_ledger.store.store_identity import CATALOG_FILE, StoreIdentity
 from pulsar_ray.model.topic_name import heartbeat
 

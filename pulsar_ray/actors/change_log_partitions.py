@@ -9,7 +9,7 @@ from typing import Any
 
 from pulsar_ray.actors.broker_actors import BrokerActors
 from pulsar_ray.actors.passivation import Passivation
-from pulsar_ray.actors.stores import Stores
+from pulsar_ray.actors.stores.stores import Stores
 from pulsar_ray.actors.topic_actors import TopicActors
 from pulsar_ray.errors import Moved, NotConnected, PulsarException, ServiceUnitNotReady, Timeout, WrongNode
 from pulsar_ray.model.message_id import Position

@@ -22,18 +22,18 @@ from pulsar_ray.actors.actor_system import ActorHandle, ActorSystem, OwnActor
 from pulsar_ray.actors.broker_actors import BrokerActors
 from pulsar_ray.actors.catalog_opening import CatalogOpening
 from pulsar_ray.actors.change_log_partitions import ChangeLogPartitions
-from pulsar_ray.actors.lost_stores import LostStores
-from pulsar_ray.actors.partition_moves import PartitionMoves
 from pulsar_ray.actors.passivation import Passivation
 from pulsar_ray.actors.policy_delivery import PolicyDelivery
-from pulsar_ray.actors.stores import Stores
+from pulsar_ray.actors.stores.lost_stores import LostStores
+from pulsar_ray.actors.stores.partition_moves import PartitionMoves
+from pulsar_ray.actors.stores.stores import Stores
 from pulsar_ray.actors.topic_actors import TopicActors, look_up_again
 from pulsar_ray.actors.watching.health_check import gather_facts
 from pulsar_ray.actors.watching.overview import Overview
 from pulsar_ray.actors.watching.resource_usage import ResourceUsage
-from pulsar_ray.broker.catalog.administration import Administration
+from pulsar_ray.broker.catalog.administration.administration import Administration
+from pulsar_ray.broker.catalog.administration.change_logs import ChangeLogs
 from pulsar_ray.broker.catalog.catalog import PartitionRow, Subscriptions
-from pulsar_ray.broker.catalog.change_logs import ChangeLogs
 from pulsar_ray.broker.catalog.founding import CatalogOrder
 from pulsar_ray.broker.catalog.membership import Membership
 from pulsar_ray.broker.catalog.schemas.schema_registry import SchemaRegistry

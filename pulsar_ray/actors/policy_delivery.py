@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from pulsar_ray.actors.broker_actors import BrokerActors
-from pulsar_ray.broker.catalog.policy_confirmations import PolicyConfirmations
+from pulsar_ray.broker.catalog.administration.policy_confirmations import PolicyConfirmations
 from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.policies import PolicyUpdate

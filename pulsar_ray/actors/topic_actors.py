@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from pulsar_ray.actors.actor_system import ActorKind
 from pulsar_ray.actors.broker_actors import BrokerActors
 from pulsar_ray.actors.policy_delivery import PolicyDelivery
-from pulsar_ray.actors.stores import Stores
+from pulsar_ray.actors.stores.stores import Stores
 from pulsar_ray.broker.catalog.catalog import PartitionRow
 from pulsar_ray.broker.catalog.topic_ending import users_of
 from pulsar_ray.broker.catalog.topic_registry import TopicRegistry

@@ -12,7 +12,7 @@ from pulsar_ray.cli.console import say, write_line
 from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.cli.watching.progress import Unit, progress
 from pulsar_ray.errors import NotAllowedError, NotOurDataDirectory
-from pulsar_ray.journal.bucket import open_object_store
+from pulsar_ray.journal.storage.bucket import open_object_store
 from pulsar_ray.journal.store_files import noted_url
 from pulsar_ray.maintenance.salvage import Unshipped, find_unshipped
 from pulsar_ray.managed_ledger.log.partition_directories import partition_numbers

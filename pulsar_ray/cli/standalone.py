@@ -30,7 +30,7 @@ from pulsar_ray.errors import ConnectError, PulsarException
 from pulsar_ray.gateway.gateway_actor import start_gateway
 from pulsar_ray.launch.broker_place import BrokerPlace
 from pulsar_ray.launch.embedded import EmbeddedRecord, record_failure
-from pulsar_ray.launch.own_ray import ended_ray_process, start_ray, stop_ray
+from pulsar_ray.launch.rays.own_ray import ended_ray_process, start_ray, stop_ray
 from pulsar_ray.launch.start import start_broker, stop_broker
 
 # Run as a program, its module has another name.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pulsar_ray.admin.admin import Admin
     from pulsar_ray.admin.topics import Topics
     from pulsar_ray.client.client import Client
-    from pulsar_ray.launch.ray_session import RaySession
+    from pulsar_ray.launch.rays.ray_session import RaySession
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ class Target:
     def session(self) -> RaySession:
         """Join the Ray of the broker, which starts nothing. Raises ConnectError if there is none."""
         from pulsar_ray.config import Settings  # noqa: PLC0415
-        from pulsar_ray.launch.ray_session import join_session  # noqa: PLC0415
+        from pulsar_ray.launch.rays.ray_session import join_session  # noqa: PLC0415
 
         settings = Settings.load(data_dir=self.data_dir)
         prefers_embedded = self.data_dir is not None

@@ -17,7 +17,7 @@ from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import InvalidConfiguration, PulsarException
 from pulsar_ray.gateway.application import Gateway
-from pulsar_ray.launch.ray_session import endpoints_of_metrics
+from pulsar_ray.launch.rays.ray_session import endpoints_of_metrics
 from pulsar_ray.launch.start import ready_beside, start_beside, start_on_other_nodes
 from pulsar_ray.monitoring.dashboard import UID
 from pulsar_ray.monitoring.services import GRAFANA_VARIABLE

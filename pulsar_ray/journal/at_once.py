@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from pulsar_ray.errors import RemoteStoreRefused, RemoteStoreUnavailable
-from pulsar_ray.journal.object_store import ObjectStore, carry_out
 from pulsar_ray.journal.requests import UNKNOWN, Create, Delete, Get, ListKeys, Task, Wait
+from pulsar_ray.journal.storage.object_store import ObjectStore, carry_out
 
 TRIES = 5
 PAUSE_S = 1.0

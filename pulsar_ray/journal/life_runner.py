@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from pulsar_ray.errors import PulsarException, RemoteStoreRefused, ServiceUnitNotReady
-from pulsar_ray.journal.object_store import ObjectStore, carry_out
 from pulsar_ray.journal.objects import Append
 from pulsar_ray.journal.requests import (
     UNKNOWN,
@@ -23,6 +22,7 @@ from pulsar_ray.journal.requests import (
     Task,
     Wait,
 )
+from pulsar_ray.journal.storage.object_store import ObjectStore, carry_out
 from pulsar_ray.journal.store_life import Deposed, Serve, StoreLife
 
 logger = logging.getLogger(__name__)

@@ -20,15 +20,15 @@ from pulsar_ray.errors import (
     StoreSealed,
     Timeout,
 )
-from pulsar_ray.journal.bucket import open_object_store
 from pulsar_ray.journal.journal_door import JournalDoor
 from pulsar_ray.journal.life_runner import LifeRunner
-from pulsar_ray.journal.object_store import ObjectStore, prove
 from pulsar_ray.journal.objects import CLUSTER, CatalogEntry, Place, pack_cluster, unpack_cluster
-from pulsar_ray.journal.piece_cache import PieceCache
+from pulsar_ray.journal.offloaded.piece_cache import PieceCache
+from pulsar_ray.journal.offloaded.segment_door import SegmentDoor
 from pulsar_ray.journal.reading import stores_in_bucket, walk
 from pulsar_ray.journal.requests import Get, Task, ask
-from pulsar_ray.journal.segment_door import SegmentDoor
+from pulsar_ray.journal.storage.bucket import open_object_store
+from pulsar_ray.journal.storage.object_store import ObjectStore, prove
 from pulsar_ray.journal.store_files import StoreFiles, raise_life
 from pulsar_ray.journal.store_life import Deposed, Serve, StoreLife, seal
 

@@ -21,8 +21,8 @@ import ray
 from pulsar_ray.closed_places import make_closed_directory, open_own_file, read_trusted_file
 from pulsar_ray.errors import UntrustedPath
 from pulsar_ray.lane.address import user_directory
-from pulsar_ray.launch.joined_ray import knows_tokens, share_auth_mode
 from pulsar_ray.launch.listeners import split_address, takers_on_loopback
+from pulsar_ray.launch.rays.joined_ray import knows_tokens, share_auth_mode
 
 _VARIABLE = "RAY_AUTH_TOKEN"
 _PREFIX = "token-"

@@ -21,7 +21,7 @@ import ray
 from pulsar_ray.broker.catalog.founding import StartPermission
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import ConnectError, PulsarException, Timeout, error_from
-from pulsar_ray.launch.joined_ray import reaching
+from pulsar_ray.launch.rays.joined_ray import reaching
 from pulsar_ray.transport.actor_names import NAMESPACE
 
 TIMEOUT_S = 180.0

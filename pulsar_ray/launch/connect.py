@@ -23,13 +23,13 @@ from pulsar_ray.closed_places import is_trusted_user
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import ConnectError, ForkedClient, UnsupportedVersionError
 from pulsar_ray.launch.broker_token import take_token
-from pulsar_ray.launch.cluster_stay import CLUSTER_STAYS
 from pulsar_ray.launch.embedded import ClientMark, EmbeddedRecord, join_embedded, read_record
-from pulsar_ray.launch.joined_ray import has_auth_token, head_answers, reaching, share_auth_mode
 from pulsar_ray.launch.listeners import Listener, split_address, takers, takers_on_loopback
 from pulsar_ray.launch.noted_cluster import environment_cluster, note_file, noted_cluster
-from pulsar_ray.launch.ray_output import quiet_ray_output, ray_was_joined
-from pulsar_ray.launch.ray_stay import STAYS
+from pulsar_ray.launch.rays.cluster_stay import CLUSTER_STAYS
+from pulsar_ray.launch.rays.joined_ray import has_auth_token, head_answers, reaching, share_auth_mode
+from pulsar_ray.launch.rays.ray_output import quiet_ray_output, ray_was_joined
+from pulsar_ray.launch.rays.ray_stay import STAYS
 from pulsar_ray.launch.start import start_broker
 from pulsar_ray.transport.cluster import Cluster
 from pulsar_ray.transport.ray_cluster import RayCluster

@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 
 from pulsar_ray.launch.embedded import START_TIMEOUT_S, has_stale_record, read_record, remove_record
-from pulsar_ray.launch.ended_ray_sessions import clear_ended_sessions, ended_sessions
-from pulsar_ray.launch.own_ray import ray_directory
+from pulsar_ray.launch.rays.ended_ray_sessions import clear_ended_sessions, ended_sessions
+from pulsar_ray.launch.rays.own_ray import ray_directory
 
 STANDALONE = "pulsar_ray.cli.standalone"
 

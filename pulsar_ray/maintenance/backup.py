@@ -19,7 +19,7 @@ from typing import NamedTuple
 from pulsar_ray.broker.partition.topic_compaction import compacted_segments
 from pulsar_ray.broker.subscription.delayed.delayed_tracker import index_directory
 from pulsar_ray.errors import BrokerPersistenceError, CorruptData, InvalidConfiguration, NotOurDataDirectory
-from pulsar_ray.journal.direct_reading import reading_directly
+from pulsar_ray.journal.offloaded.direct_reading import reading_directly
 from pulsar_ray.ledger.directory_owner import read_epoch_slots
 from pulsar_ray.ledger.disk import SYSTEM_DISK, create_closed, make_closed
 from pulsar_ray.ledger.offloaded import is_offloaded

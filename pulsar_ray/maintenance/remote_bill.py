@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pulsar_ray.journal.object_store import Listed
 from pulsar_ray.journal.objects import place_of
+from pulsar_ray.journal.storage.object_store import Listed
 
 DAYS_OF_A_MONTH = 30
 DAY_S = 86_400.0

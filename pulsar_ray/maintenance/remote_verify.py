@@ -19,7 +19,6 @@ from pulsar_ray.format.checksum import checksum
 from pulsar_ray.journal.at_once import Reader
 from pulsar_ray.journal.catalog import Catalog
 from pulsar_ray.journal.decisions import read as read_decisions
-from pulsar_ray.journal.object_store import ObjectStore
 from pulsar_ray.journal.objects import (
     ENTRIES,
     NEXT,
@@ -34,6 +33,7 @@ from pulsar_ray.journal.objects import (
 )
 from pulsar_ray.journal.partition_state import FileState, PartitionState, apply
 from pulsar_ray.journal.reading import ends_journal, has_passed, newest_index, stores_in_bucket
+from pulsar_ray.journal.storage.object_store import ObjectStore
 from pulsar_ray.journal.store_files import listed_files
 from pulsar_ray.maintenance.partition_check import check_partition
 

@@ -13,7 +13,7 @@ from pulsar_ray.broker.catalog.catalog import Catalog, PartitionRow
 from pulsar_ray.broker.catalog.catalog_file import BESIDE_SQLITE
 from pulsar_ray.broker.catalog.founding import new_range
 from pulsar_ray.errors import CorruptData, UnsupportedFormatVersion
-from pulsar_ray.journal.direct_reading import reading_directly
+from pulsar_ray.journal.offloaded.direct_reading import reading_directly
 from pulsar_ray.ledger.offloaded import is_offloaded
 from pulsar_ray.maintenance.catalog_check import reading_catalog
 from pulsar_ray.maintenance.damage import Damage, Findings, Kind

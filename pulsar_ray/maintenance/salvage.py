@@ -11,9 +11,9 @@ from pulsar_ray.format.block import CHUNK
 from pulsar_ray.format.chunked_payload import ChunkedPayload
 from pulsar_ray.format.payload import DecodedBlock, decode_block
 from pulsar_ray.journal.at_once import Reader
-from pulsar_ray.journal.object_store import ObjectStore
 from pulsar_ray.journal.partition_state import PartitionState
 from pulsar_ray.journal.reading import stores_in_bucket, walk
+from pulsar_ray.journal.storage.object_store import ObjectStore
 from pulsar_ray.ledger.reader import SegmentGone
 from pulsar_ray.ledger.recovery import sound_end
 from pulsar_ray.managed_ledger.compaction.stored_blocks import BlockReader, SourceSegment, StoredBlock

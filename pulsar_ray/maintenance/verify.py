@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pulsar_ray.errors import CorruptData, NotOurDataDirectory, UnsupportedFormatVersion
-from pulsar_ray.journal.direct_reading import reading_directly
+from pulsar_ray.journal.offloaded.direct_reading import reading_directly
 from pulsar_ray.maintenance.catalog_check import check_catalog
 from pulsar_ray.maintenance.damage import Damage, Findings, Kind, seen_thrice
 from pulsar_ray.maintenance.partition_check import check_partition

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pulsar_ray.actors.actor_system import ActorKind
-from pulsar_ray.actors.held_store import OPEN_WAIT_S, StoreNode
-from pulsar_ray.actors.moving_store import MovingStore
+from pulsar_ray.actors.stores.held_store import OPEN_WAIT_S, StoreNode
+from pulsar_ray.actors.stores.moving_store import MovingStore
 from pulsar_ray.broker.catalog.founding import CatalogOrder
 from pulsar_ray.broker.figures.node_figures import NodeFigures
 from pulsar_ray.broker.figures.overview import node_overview

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from pulsar_ray.launch.embedded import read_record, stop_embedded
-from pulsar_ray.launch.joined_ray import knows_tokens
+from pulsar_ray.launch.rays.joined_ray import knows_tokens
 from tests.actors.command_process import CommandProcess, Done
 
 # Several brokers are started one after the other, each by a Ray of its own.

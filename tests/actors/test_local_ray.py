@@ -11,8 +11,8 @@ import pytest
 import ray
 
 from pulsar_ray.errors import ConnectError
-from pulsar_ray.launch import own_ray
-from pulsar_ray.launch.own_ray import _offer_java, start_ray
+from pulsar_ray.launch.rays import own_ray
+from pulsar_ray.launch.rays.own_ray import _offer_java, start_ray
 
 STARTED = SimpleNamespace(address_info={"gcs_address": "192.0.2.1:6379"}, dashboard_url="192.0.2.1:8265")
 LATE = Exception("The current node timed out during startup. This could happen because ...")

@@ -267,7 +267,7 @@ from pathlib import Path
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.journal.at_once import carried_out
 from pulsar_ray.journal.decisions import DecisionLog
-from pulsar_ray.journal.file_store import FileStore
+from pulsar_ray.journal.storage.file_store import FileStore
 data_dir, shared = sys.argv[1], sys.argv[2]
 admin = pulsar_ray.Admin("local", data_dir=data_dir)
 client = pulsar_ray.Client("local", data_dir=data_dir)

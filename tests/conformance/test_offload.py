@@ -13,7 +13,7 @@ from pulsar_ray.broker.partition import topic_offload
 from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.errors import NotAllowedError, RemoteStoreUnavailable, Timeout
 from pulsar_ray.journal import store_life
-from pulsar_ray.journal.file_store import FileStore
+from pulsar_ray.journal.storage.file_store import FileStore
 from pulsar_ray.journal.store_journal import StoreJournal
 from pulsar_ray.ledger import offloaded
 from pulsar_ray.model.enums import ConsumerType

@@ -10,8 +10,8 @@ from pulsar_ray.admin.salvaging import SALVAGED_MESSAGE_ID, publish_again
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.options.schema import StringSchema
 from pulsar_ray.config import Settings
-from pulsar_ray.journal.file_store import FileStore
 from pulsar_ray.journal.objects import SEALED, JournalObject, Place, journal_key, pack_journal
+from pulsar_ray.journal.storage.file_store import FileStore
 from pulsar_ray.maintenance.salvage import find_unshipped
 from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity, write_identity
 from pulsar_ray.model.enums import ConsumerType

@@ -7,6 +7,7 @@ import functools
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -54,6 +55,7 @@ LAYERS = (
     ("data", "cli", "queue", "serve", "testing"),
 )
 RANK = {unit: rank for rank, units in enumerate(LAYERS) for unit in units}
+MOST_FILES_IN_A_ROOM = 21
 TOP = len(LAYERS)  # pulsar_ray/__init__.py and __main__.py, which offer everything
 
 UNITS_WITH_RAY = {
@@ -244,6 +246,11 @@ def project_files() -> list[Path]:
     return list(walk(ROOT))
 
 
+def test_no_room_is_crowded() -> None:
+    rooms = Counter(relative(path.parent) for path in PRODUCT + SPARK_PRODUCT if path.name != "__init__.py")
+    assert {room: files for room, files in rooms.items() if files > MOST_FILES_IN_A_ROOM} == {}
+
+
 def test_no_file_names_a_place_of_one_machine() -> None:
     # Put together here, so that this file does not match itself.
     places = re.compile(r"(?<![\w.~])/(?:" + "|".join(("work", "tmp/" + "plan", "tmp/" + "probe")) + ")/")
@@ -254,8 +261,9 @@ def test_no_file_names_a_place_of_one_machine() -> None:
 
 def test_the_control_plane_runs_without_ray() -> None:
     modules = (
-        "broker_actors", "catalog_opening", "change_log_partitions", "controller", "held_store",
-        "lost_stores", "parked_clients", "passivation", "policy_delivery", "stores", "topic_actors",
+        "broker_actors", "catalog_opening", "change_log_partitions", "controller", "parked_clients",
+        "passivation", "policy_delivery", "stores.held_store", "stores.lost_stores", "stores.stores",
+        "topic_actors",
         "watching.health_check", "watching.overview", "watching.resource_usage", "watching.silence",
     )  # fmt: skip
     imports = "; ".join(f"import pulsar_ray.actors.{module}" for module in modules)

@@ -11,7 +11,7 @@ from typing import Any
 
 from pulsar_ray.actors.actor_system import ActorHandle
 from pulsar_ray.actors.broker_actors import BrokerActors
-from pulsar_ray.actors.stores import Stores
+from pulsar_ray.actors.stores.stores import Stores
 from pulsar_ray.broker.health.disk_level import judge_disk
 from pulsar_ray.broker.health.health_facts import SHOWN_PARTITIONS, ActorFacts, HealthFacts, StoreFacts
 from pulsar_ray.clock import SystemClock

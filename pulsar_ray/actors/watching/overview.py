@@ -8,7 +8,7 @@ from typing import Any
 
 from pulsar_ray.actors.actor_system import ActorHandle
 from pulsar_ray.actors.broker_actors import BrokerActors
-from pulsar_ray.actors.stores import Stores
+from pulsar_ray.actors.stores.stores import Stores
 from pulsar_ray.broker.catalog.catalog import Catalog
 from pulsar_ray.broker.figures.overview import MAX_TOPICS, SORTS, merged
 from pulsar_ray.errors import InvalidConfiguration, PulsarException

@@ -9,7 +9,7 @@ from typing import Any
 
 from pulsar_ray.actors.actor_system import ActorHandle
 from pulsar_ray.actors.broker_actors import BrokerActors
-from pulsar_ray.actors.stores import Stores
+from pulsar_ray.actors.stores.stores import Stores
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.topic_name import RESOURCE_USAGE, RESOURCE_USAGE_PARTITIONS
 from pulsar_ray.transport.actor_names import partition_name

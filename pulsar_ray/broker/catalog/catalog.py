@@ -8,17 +8,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pulsar_ray.broker.catalog.administration.change_log_table import ChangeLogTable
+from pulsar_ray.broker.catalog.administration.policy_table import PolicyTable
+from pulsar_ray.broker.catalog.administration.tenants import Tenants
 from pulsar_ray.broker.catalog.catalog_file import (
     BESIDE_SQLITE,
     CATALOG_VERSION,
     CatalogFile,
     CatalogIdentity,
 )
-from pulsar_ray.broker.catalog.change_log_table import ChangeLogTable
 from pulsar_ray.broker.catalog.decisions import Decisions
-from pulsar_ray.broker.catalog.policy_table import PolicyTable
 from pulsar_ray.broker.catalog.schemas.schema_table import SchemaTable
-from pulsar_ray.broker.catalog.tenants import Tenants
 from pulsar_ray.errors import (
     BrokerPersistenceError,
     NotAllowedError,

@@ -25,9 +25,9 @@ from pulsar_ray.errors import (
 )
 from pulsar_ray.journal.at_once import carried_out
 from pulsar_ray.journal.decisions import DecisionLog, Found, rows_in
-from pulsar_ray.journal.object_store import ObjectStore
 from pulsar_ray.journal.objects import CLUSTER, RowChange, pack_cluster, unpack_cluster
 from pulsar_ray.journal.reading import create
+from pulsar_ray.journal.storage.object_store import ObjectStore
 from pulsar_ray.journal.store_journal import CountingStore, check_prefix
 from pulsar_ray.lane.waiting import within
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
+from pulsar_ray.broker.catalog.administration.change_logs import ChangeLogs
 from pulsar_ray.broker.catalog.catalog import PartitionRow
-from pulsar_ray.broker.catalog.change_logs import ChangeLogs
 from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
 from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.errors import NotAllowedError, PulsarException, RemoteStoreUnavailable

@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
+from pulsar_ray.broker.catalog.administration.effective_policies import EffectivePolicies
 from pulsar_ray.broker.catalog.catalog import Catalog, PartitionRow, Subscriptions
-from pulsar_ray.broker.catalog.effective_policies import EffectivePolicies
 from pulsar_ray.broker.catalog.unstored_topics import EndedNames, UnstoredTopics, check_enabled
 from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.config import Settings

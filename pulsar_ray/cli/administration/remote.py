@@ -16,7 +16,7 @@ from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.cli.watching.progress import Unit, progress
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import OFF, Settings
-from pulsar_ray.journal.bucket import open_object_store
+from pulsar_ray.journal.storage.bucket import open_object_store
 from pulsar_ray.journal.store_files import noted_url
 from pulsar_ray.maintenance.remote_bill import Bill, Prices, bill_of
 from pulsar_ray.maintenance.remote_verify import RemoteFindings, verify_remote

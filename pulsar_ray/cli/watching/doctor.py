@@ -19,7 +19,7 @@ from pulsar_ray.cli.watching.progress import progress
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import InvalidConfiguration, PulsarException
 from pulsar_ray.launch.leftovers import Leftovers, clear_leftovers, find_leftovers
-from pulsar_ray.launch.own_ray import open_token_file
+from pulsar_ray.launch.rays.own_ray import open_token_file
 from pulsar_ray.maintenance.doctor import diagnosis, machine
 from pulsar_ray.transport.this_ray import available_memory_bytes, node_memory_bytes
 

@@ -13,7 +13,7 @@ from pulsar_ray.cli.watching.progress import progress
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import TopicNotFound
 from pulsar_ray.launch.log_files import OTHER_ACTORS, ActorLog, actors_of_topic, find_logs
-from pulsar_ray.launch.ray_session import join_session
+from pulsar_ray.launch.rays.ray_session import join_session
 from pulsar_ray.model.topic_name import TopicName
 
 

@@ -9,7 +9,7 @@ from pulsar_ray.cli.groups import BrokerCommands
 from pulsar_ray.cli.target import Target
 from pulsar_ray.cli.watching.progress import progress
 from pulsar_ray.errors import InvalidConfiguration
-from pulsar_ray.launch.ray_session import RaySession
+from pulsar_ray.launch.rays.ray_session import RaySession
 from pulsar_ray.monitoring.dashboard import DASHBOARD_FILE, UID
 from pulsar_ray.monitoring.installing import (
     OUTPUT_ROOT_VARIABLE,

@@ -10,7 +10,7 @@ import pytest
 
 from pulsar_ray.actors.actor_system import ActorKind
 from pulsar_ray.actors.catalog_opening import CatalogOpening
-from pulsar_ray.actors.stores import Stores
+from pulsar_ray.actors.stores.stores import Stores
 from pulsar_ray.broker.catalog.catalog import Catalog
 from pulsar_ray.broker.catalog.founding import CatalogOrder
 from pulsar_ray.config import Settings

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from pulsar_ray.actors.lost_stores import LostStores
+from pulsar_ray.actors.stores.lost_stores import LostStores
 from pulsar_ray.broker.catalog.catalog import Catalog
 from pulsar_ray.broker.catalog.node_losses import Room
 from pulsar_ray.config import Settings

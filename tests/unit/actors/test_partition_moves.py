@@ -12,11 +12,11 @@ from typing import Any, cast
 
 import pytest
 
-from pulsar_ray.actors import partition_moves
 from pulsar_ray.actors.actor_system import ActorHandle
-from pulsar_ray.actors.held_store import StoreNode
-from pulsar_ray.actors.moving_store import MovingStore
-from pulsar_ray.actors.partition_moves import PartitionMoves
+from pulsar_ray.actors.stores import partition_moves
+from pulsar_ray.actors.stores.held_store import StoreNode
+from pulsar_ray.actors.stores.moving_store import MovingStore
+from pulsar_ray.actors.stores.partition_moves import PartitionMoves
 from pulsar_ray.broker.catalog.catalog import Catalog, PartitionRow
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings

@@ -10,8 +10,8 @@ import pytest
 
 from pulsar_ray.actors import passivation
 from pulsar_ray.actors.passivation import Passivation
+from pulsar_ray.broker.catalog.administration.change_logs import ChangeLogs
 from pulsar_ray.broker.catalog.catalog import PartitionRow
-from pulsar_ray.broker.catalog.change_logs import ChangeLogs
 from pulsar_ray.broker.catalog.topic_ending import ServedTopics, TopicEnding
 from pulsar_ray.broker.catalog.wanted_topics import WANTED_MS
 from pulsar_ray.broker.serving.sleeper import Idle, Retired

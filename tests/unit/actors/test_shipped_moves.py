@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from pulsar_ray.actors import partition_moves
+from pulsar_ray.actors.stores import partition_moves
 from pulsar_ray.broker.catalog.catalog import PartitionRow
 from pulsar_ray.broker.serving.shipping_link import SYNC, ShippingLink
 from pulsar_ray.errors import ServiceUnitNotReady

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_ray.actors.stores import Stores
+from pulsar_ray.actors.stores.stores import Stores
 from pulsar_ray.broker.catalog.catalog import Catalog
 from pulsar_ray.broker.catalog.membership import Membership
 from pulsar_ray.config import Settings

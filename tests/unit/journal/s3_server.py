@@ -13,8 +13,8 @@ from moto.moto_server import threaded_moto_server
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 from moto.server import ThreadedMotoServer
 
-from pulsar_ray.journal.bucket import Bucket, open_object_store
-from pulsar_ray.journal.file_store import FileStore
+from pulsar_ray.journal.storage.bucket import Bucket, open_object_store
+from pulsar_ray.journal.storage.file_store import FileStore
 
 KEYS = {"access_key_id": "a", "secret_access_key": "b", "region": "us-east-1"}
 

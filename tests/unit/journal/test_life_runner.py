@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from pulsar_ray.errors import RemoteStoreRefused, RemoteStoreUnavailable, ServiceUnitNotReady
-from pulsar_ray.journal.bucket import open_object_store
 from pulsar_ray.journal.catalog import NOBODY, Catalog
 from pulsar_ray.journal.life_runner import LifeRunner
-from pulsar_ray.journal.object_store import ObjectStore
 from pulsar_ray.journal.objects import Append
 from pulsar_ray.journal.shipping import Cut
+from pulsar_ray.journal.storage.bucket import open_object_store
+from pulsar_ray.journal.storage.object_store import ObjectStore
 from pulsar_ray.journal.store_life import Deposed, Serve, StoreLife, seal
 from tests.unit.journal.histories import LOG, MANIFEST, OPEN, Copy, Disk, Truth
 from tests.unit.journal.s3_server import bucket, s3_server

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from pulsar_ray.errors import RemoteStoreNotInstalled, RemoteStoreRefused, RemoteStoreUnavailable
-from pulsar_ray.journal.bucket import Bucket, open_object_store
-from pulsar_ray.journal.file_store import FileStore
-from pulsar_ray.journal.object_store import ObjectStore, carry_out, prove
 from pulsar_ray.journal.requests import CREATED, EXISTS, UNKNOWN, Create, Delete, Get, ListKeys
+from pulsar_ray.journal.storage.bucket import Bucket, open_object_store
+from pulsar_ray.journal.storage.file_store import FileStore
+from pulsar_ray.journal.storage.object_store import ObjectStore, carry_out, prove
 from tests.unit.journal.s3_server import bucket, s3_server
 
 

@@ -16,10 +16,10 @@ from pulsar_ray.broker.serving.shipping_link import ASYNC, SYNC
 from pulsar_ray.config import OFF
 from pulsar_ray.errors import JournalDamaged, RemoteStoreUnavailable
 from pulsar_ray.journal import store_files, store_life
-from pulsar_ray.journal.direct_reading import reading_directly
-from pulsar_ray.journal.file_store import FileStore
-from pulsar_ray.journal.piece_cache import PieceCache
-from pulsar_ray.journal.segment_door import READ_AHEAD
+from pulsar_ray.journal.offloaded.direct_reading import reading_directly
+from pulsar_ray.journal.offloaded.piece_cache import PieceCache
+from pulsar_ray.journal.offloaded.segment_door import READ_AHEAD
+from pulsar_ray.journal.storage.file_store import FileStore
 from pulsar_ray.journal.store_journal import StoreJournal
 from pulsar_ray.ledger import offloaded
 from pulsar_ray.ledger.offloaded import note_of, offloaded_names, read_note

@@ -24,9 +24,9 @@ from pulsar_ray.errors import (
     StoreSealed,
 )
 from pulsar_ray.journal import store_journal
-from pulsar_ray.journal.file_store import FileStore
 from pulsar_ray.journal.shipped_disk import ShippedDisk
 from pulsar_ray.journal.shipping import Cut
+from pulsar_ray.journal.storage.file_store import FileStore
 from pulsar_ray.journal.store_files import listed_files, read_term, remove_partition
 from pulsar_ray.journal.store_journal import CountingStore, StoreJournal
 from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk

@@ -18,8 +18,8 @@ from pulsar_ray.errors import (
     PulsarException,
     UnsupportedVersionError,
 )
-from pulsar_ray.launch import cluster_stay
-from pulsar_ray.launch.cluster_stay import ClusterStay, RayletLife
+from pulsar_ray.launch.rays import cluster_stay
+from pulsar_ray.launch.rays.cluster_stay import ClusterStay, RayletLife
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport.ray_calls import RayCalls
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_ray.launch import ended_ray_sessions
-from pulsar_ray.launch.ended_ray_sessions import _ended, _removable, clear_ended_sessions, ended_sessions
+from pulsar_ray.launch.rays import ended_ray_sessions
+from pulsar_ray.launch.rays.ended_ray_sessions import _ended, _removable, clear_ended_sessions, ended_sessions
 
 LONG_AGO = time.time() - 7200
 

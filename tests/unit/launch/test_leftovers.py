@@ -11,8 +11,8 @@ import pytest
 
 from pulsar_ray.launch import leftovers
 from pulsar_ray.launch.embedded import has_stale_record, prepare_run_directory, write_record
-from pulsar_ray.launch.ended_ray_sessions import clear_ended_sessions, ended_sessions
 from pulsar_ray.launch.leftovers import STANDALONE, LostBroker, clear_leftovers, find_leftovers
+from pulsar_ray.launch.rays.ended_ray_sessions import clear_ended_sessions, ended_sessions
 from pulsar_ray.testing.waiting import wait_until
 
 OLD = (1_000_000, 1_000_000)

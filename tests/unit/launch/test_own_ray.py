@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import ray
 
-from pulsar_ray.launch import joined_ray, own_ray
-from pulsar_ray.launch.joined_ray import reaching
-from pulsar_ray.launch.own_ray import open_token_file, start_ray
+from pulsar_ray.launch.rays import joined_ray, own_ray
+from pulsar_ray.launch.rays.joined_ray import reaching
+from pulsar_ray.launch.rays.own_ray import open_token_file, start_ray
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import ray
 
-from pulsar_ray.launch import ray_output
-from pulsar_ray.launch.ray_output import quiet_ray_output, ray_was_joined
+from pulsar_ray.launch.rays import ray_output
+from pulsar_ray.launch.rays.ray_output import quiet_ray_output, ray_was_joined
 
 MANY_WORKERS = (
     "WARNING: 8 PYTHON worker processes have been started on node: 0a1b with address: 192.0.2.1, which is 4x "

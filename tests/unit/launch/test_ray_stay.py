@@ -12,9 +12,9 @@ import pytest
 import ray
 
 from pulsar_ray.errors import BrokerGone, PulsarException
-from pulsar_ray.launch import ray_stay
 from pulsar_ray.launch.embedded import ClientMark, EmbeddedRecord, prepare_run_directory
-from pulsar_ray.launch.ray_stay import RayStay
+from pulsar_ray.launch.rays import ray_stay
+from pulsar_ray.launch.rays.ray_stay import RayStay
 
 JOB = ray.JobID.from_int(2)
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_ray.journal.file_store import FileStore
-from pulsar_ray.journal.object_store import Listed
 from pulsar_ray.journal.objects import Place, journal_key
+from pulsar_ray.journal.storage.file_store import FileStore
+from pulsar_ray.journal.storage.object_store import Listed
 from pulsar_ray.maintenance.remote_bill import DAY_S, Prices, bill_of
 
 NOW_S = 1_000_000.0

@@ -11,8 +11,8 @@ import pytest
 from pulsar_ray.errors import RemoteStoreRefused
 from pulsar_ray.journal.at_once import carried_out
 from pulsar_ray.journal.decisions import DecisionLog
-from pulsar_ray.journal.file_store import FileStore
 from pulsar_ray.journal.objects import RowChange
+from pulsar_ray.journal.storage.file_store import FileStore
 from pulsar_ray.maintenance.remote_verify import RemoteFindings, verify_remote
 from tests.unit.journal.test_store_journal import homes, shipped_with_pieces, taken_over, url
 

@@ -9,7 +9,7 @@ import pytest
 
 from pulsar_ray.broker.serving.shipping_link import ASYNC
 from pulsar_ray.errors import NotAllowedError, NotOurDataDirectory
-from pulsar_ray.journal.bucket import open_object_store
+from pulsar_ray.journal.storage.bucket import open_object_store
 from pulsar_ray.maintenance.salvage import Unshipped, find_unshipped, unshipped_messages
 from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity, write_identity
 from tests.stored_blocks import IDENTITY

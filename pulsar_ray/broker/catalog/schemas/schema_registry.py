@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from pulsar_ray.broker.catalog.change_event import Action, ChangeEvent, EventType
-from pulsar_ray.broker.catalog.change_logs import ChangeLogs
-from pulsar_ray.broker.catalog.effective_policies import logs_of
+from pulsar_ray.broker.catalog.administration.change_event import Action, ChangeEvent, EventType
+from pulsar_ray.broker.catalog.administration.change_logs import ChangeLogs
+from pulsar_ray.broker.catalog.administration.effective_policies import logs_of
 from pulsar_ray.broker.catalog.schemas.compatibility import check_next_version, check_reader
 from pulsar_ray.broker.catalog.schemas.content import check_schema, digest
 from pulsar_ray.broker.catalog.schemas.schema_table import SchemaEntry

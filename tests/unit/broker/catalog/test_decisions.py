@@ -20,7 +20,7 @@ from pulsar_ray.errors import (
     RemoteStoreRefused,
     RemoteStoreUnavailable,
 )
-from pulsar_ray.journal.object_store import ObjectStore
+from pulsar_ray.journal.storage.object_store import ObjectStore
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.testing.waiting import wait_until
 

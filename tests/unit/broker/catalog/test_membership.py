@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from pulsar_ray.broker.catalog.administration.effective_policies import EffectivePolicies
 from pulsar_ray.broker.catalog.catalog import Catalog
-from pulsar_ray.broker.catalog.effective_policies import EffectivePolicies
 from pulsar_ray.broker.catalog.membership import Membership
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import BrokerPersistenceError

@@ -9,7 +9,7 @@ import pytest
 
 from pulsar_ray.cli.target import Target
 from pulsar_ray.cli.watching import metrics
-from pulsar_ray.launch.ray_session import RaySession
+from pulsar_ray.launch.rays.ray_session import RaySession
 from pulsar_ray.monitoring.installing import INSTALLED_DASHBOARD, INSTALLED_RULES
 from pulsar_ray.monitoring.services import Endpoint, PrometheusState, Service
 from pulsar_ray.testing.waiting import wait_until
@@ -26,7 +26,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RaySession:
     session = RaySession(
         tmp_path, [("one", "http://one:1/metrics"), ("two", ""), ("one", "http://one:2/metrics")]
     )
-    monkeypatch.setattr("pulsar_ray.launch.ray_session.join_session", lambda *_, **__: session)
+    monkeypatch.setattr("pulsar_ray.launch.rays.ray_session.join_session", lambda *_, **__: session)
     monkeypatch.setattr(metrics, "endpoints", lambda urls: [Endpoint(url, series=12) for url in urls])
     prometheus(monkeypatch, PrometheusState(P, "refused"))
     grafana(monkeypatch, "refused")
@@ -139,7 +139,7 @@ def test_show_fails_if_an_endpoint_is_silent(
 
 def test_show_works_on_other_nodes(run: Run, session: RaySession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "pulsar_ray.launch.ray_session.join_session", lambda *_, **__: RaySession(Path("/nowhere/s"), [])
+        "pulsar_ray.launch.rays.ray_session.join_session", lambda *_, **__: RaySession(Path("/nowhere/s"), [])
     )
     done = run(Target(), "metrics", "show")
     assert done.exit_code == 0

@@ -20,7 +20,7 @@ context = LogContext("dispatcher", "head", "0a1b2c3d", "persistent://public/defa
 form, level, directory = sys.argv[1:]
 for _ in range(2):
     begin_broker_log(context, form=form, level=level, directory=Path(directory) if directory else None)
-logger = logging.getLogger("pulsar_ray.actors.stores")
+logger = logging.getLogger("pulsar_ray.actors.stores.stores")
 for _ in range(50):
     logger.warning("no store on node %s: %s", "0a1b", "it is on NFS")
 for _ in range(2):
@@ -83,7 +83,7 @@ def test_lines_as_json(tmp_path: Path) -> None:
         "node": "0a1b2c3d",
         "topic": "persistent://public/default/a b",
         "subscription": "audit",
-        "logger": "pulsar_ray.actors.stores",
+        "logger": "pulsar_ray.actors.stores.stores",
         "message": "no store on node 0a1b: it is on NFS",
     }
     assert last["message"].endswith("forged")

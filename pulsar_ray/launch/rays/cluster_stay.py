@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable
 
 from pulsar_ray.errors import BrokerGone, ConnectError, NotConnected, PulsarException, UnsupportedVersionError
-from pulsar_ray.launch.joined_ray import leave_ray
+from pulsar_ray.launch.rays.joined_ray import leave_ray
 from pulsar_ray.transport.ray_calls import RAY_CALLS
 from pulsar_ray.transport.ray_cluster import RayCluster
 from pulsar_ray.transport.this_ray import is_driver, ray_job, raylet_socket

@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 
 from pulsar_ray.actors.actor_system import ActorHandle
-from pulsar_ray.actors.held_store import HeldStore, StoreNode
+from pulsar_ray.actors.stores.held_store import HeldStore, StoreNode
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import DiskSpaceLow, NotConnected, ServiceUnitNotReady
 from pulsar_ray.managed_ledger.store.wake_times import read_wake_time

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
-from pulsar_ray.broker.catalog import permissions
+from pulsar_ray.broker.catalog.administration import permissions
+from pulsar_ray.broker.catalog.administration.change_event import Action, ChangeEvent, EventType
+from pulsar_ray.broker.catalog.administration.change_logs import ChangeLogs
+from pulsar_ray.broker.catalog.administration.effective_policies import logs_of
+from pulsar_ray.broker.catalog.administration.tenants import BUILT_IN_NAMESPACES, BUILT_IN_TENANTS
 from pulsar_ray.broker.catalog.catalog import PartitionRow
-from pulsar_ray.broker.catalog.change_event import Action, ChangeEvent, EventType
-from pulsar_ray.broker.catalog.change_logs import ChangeLogs
-from pulsar_ray.broker.catalog.effective_policies import logs_of
-from pulsar_ray.broker.catalog.tenants import BUILT_IN_NAMESPACES, BUILT_IN_TENANTS
 from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import InvalidConfiguration, NotAllowedError

@@ -17,7 +17,7 @@ from pathlib import Path
 from pulsar_ray.errors import BrokerGone, ConnectError, PulsarException
 from pulsar_ray.launch.broker_token import give_token_back
 from pulsar_ray.launch.embedded import ClientMark, EmbeddedRecord, read_record
-from pulsar_ray.launch.joined_ray import leave_ray
+from pulsar_ray.launch.rays.joined_ray import leave_ray
 from pulsar_ray.transport.ray_cluster import RayCluster
 from pulsar_ray.transport.this_ray import is_driver, ray_job
 

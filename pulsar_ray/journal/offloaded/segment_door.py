@@ -31,9 +31,9 @@ from pulsar_ray.errors import (
     RemoteStoreUnavailable,
 )
 from pulsar_ray.format.checksum import checksum
-from pulsar_ray.journal.object_store import ObjectStore
 from pulsar_ray.journal.objects import piece_key, unpack_piece
-from pulsar_ray.journal.piece_cache import PieceCache
+from pulsar_ray.journal.offloaded.piece_cache import PieceCache
+from pulsar_ray.journal.storage.object_store import ObjectStore
 from pulsar_ray.ledger.offloaded import MAX_PACKET_BYTES, SOCKET, Piece, offloaded_names, read_note
 from pulsar_ray.ledger.segment_file import parse_segment_name
 

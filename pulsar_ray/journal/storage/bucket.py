@@ -11,8 +11,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from pulsar_ray.errors import RemoteStoreNotInstalled, RemoteStoreRefused, RemoteStoreUnavailable
-from pulsar_ray.journal.file_store import FileStore
-from pulsar_ray.journal.object_store import Listed
+from pulsar_ray.journal.storage.file_store import FileStore
+from pulsar_ray.journal.storage.object_store import Listed
 
 REQUEST_TIMEOUT = "30s"
 ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")

@@ -9,10 +9,10 @@ from typing import Any
 
 from pulsar_ray.actors.actor_system import ActorHandle
 from pulsar_ray.actors.change_log_partitions import ChangeLogPartitions
-from pulsar_ray.actors.stores import Stores
+from pulsar_ray.actors.stores.stores import Stores
 from pulsar_ray.actors.topic_actors import TopicActors
+from pulsar_ray.broker.catalog.administration.change_logs import ChangeLogs
 from pulsar_ray.broker.catalog.catalog import PartitionRow, Subscriptions
-from pulsar_ray.broker.catalog.change_logs import ChangeLogs
 from pulsar_ray.broker.catalog.node_losses import NodeLosses, shared_out
 from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.config import OFF, Settings

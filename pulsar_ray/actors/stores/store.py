@@ -19,9 +19,9 @@ import ray
 
 from pulsar_ray.actors.actor_system import ActorHandle, ActorSystem
 from pulsar_ray.actors.broker_process import begin_broker_process
-from pulsar_ray.actors.held_store import OPEN_WAIT_S, StoreNode
-from pulsar_ray.actors.moving_store import MovingStore
 from pulsar_ray.actors.own_bytecode import compile_later
+from pulsar_ray.actors.stores.held_store import OPEN_WAIT_S, StoreNode
+from pulsar_ray.actors.stores.moving_store import MovingStore
 from pulsar_ray.actors.watching.node_metrics import NodeMetrics
 from pulsar_ray.actors.watching.silence import is_silent
 from pulsar_ray.broker.catalog.founding import CatalogOrder, place_of_catalog

@@ -13,7 +13,7 @@ from typing import Any
 from pulsar_ray.actors.actor_system import ActorHandle
 from pulsar_ray.actors.broker_actors import BrokerActors
 from pulsar_ray.actors.passivation import Passivation
-from pulsar_ray.actors.stores import Stores
+from pulsar_ray.actors.stores.stores import Stores
 from pulsar_ray.actors.topic_actors import TopicActors
 from pulsar_ray.broker.catalog.catalog import PartitionRow
 from pulsar_ray.broker.catalog.move_plans import Retries, balanced

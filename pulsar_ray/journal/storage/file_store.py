@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pulsar_ray.errors import RemoteStoreRefused, RemoteStoreUnavailable
-from pulsar_ray.journal.object_store import Listed
+from pulsar_ray.journal.storage.object_store import Listed
 
 _UNFINISHED = ".unfinished"
 

@@ -24,14 +24,14 @@ from pulsar_ray.closed_places import make_closed_directory
 from pulsar_ray.errors import ConnectError
 from pulsar_ray.lane.address import user_directory
 from pulsar_ray.launch.broker_token import forget_token, leave_token, make_token
-from pulsar_ray.launch.ended_ray_sessions import clear_ended_sessions
-from pulsar_ray.launch.joined_ray import (
+from pulsar_ray.launch.rays.ended_ray_sessions import clear_ended_sessions
+from pulsar_ray.launch.rays.joined_ray import (
     LOOPBACK_VARIABLE,
     keep_to_loopback,
     knows_tokens,
     share_auth_mode,
 )
-from pulsar_ray.launch.ray_output import quiet_ray_output, ray_was_joined
+from pulsar_ray.launch.rays.ray_output import quiet_ray_output, ray_was_joined
 from pulsar_ray.transport.actor_names import NAMESPACE
 from pulsar_ray.transport.ray_calls import RAY_CALLS
 

@@ -13,12 +13,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pulsar_ray.broker.catalog import permissions
+from pulsar_ray.broker.catalog.administration import permissions
+from pulsar_ray.broker.catalog.administration.change_event import Action, ChangeEvent, EventType, NotAnEvent
+from pulsar_ray.broker.catalog.administration.effective_policies import logs_of
+from pulsar_ray.broker.catalog.administration.tenants import BUILT_IN_NAMESPACES, BUILT_IN_TENANTS
 from pulsar_ray.broker.catalog.catalog import Catalog
-from pulsar_ray.broker.catalog.change_event import Action, ChangeEvent, EventType, NotAnEvent
-from pulsar_ray.broker.catalog.effective_policies import logs_of
 from pulsar_ray.broker.catalog.schemas.schema_table import SchemaEntry
-from pulsar_ray.broker.catalog.tenants import BUILT_IN_NAMESPACES, BUILT_IN_TENANTS
 from pulsar_ray.broker.serving.logs.line_limits import event as log_event
 from pulsar_ray.errors import InvalidConfiguration, PulsarException, RemoteStoreUnavailable, WrongNode
 from pulsar_ray.model.message_id import EARLIEST, Position

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pulsar_ray.errors import RemoteStoreUnavailable
-from pulsar_ray.journal.bucket import open_object_store
-from pulsar_ray.journal.object_store import ObjectStore
-from pulsar_ray.journal.segment_door import Wanted, read_piece
+from pulsar_ray.journal.offloaded.segment_door import Wanted, read_piece
+from pulsar_ray.journal.storage.bucket import open_object_store
+from pulsar_ray.journal.storage.object_store import ObjectStore
 from pulsar_ray.journal.store_files import noted_url
 from pulsar_ray.ledger.offloaded import Piece, fetch_from_store, reading_by
 

@@ -1,0 +1,1 @@
+"""Tenants, namespaces, policies and permissions, changed in a log first (ADR 0031)."""

@@ -1,0 +1,1 @@
+"""Reading segments that are in the object store alone (ADR 0142)."""

@@ -1,0 +1,1 @@
+"""A Ray is started, joined, and left once its use is over."""
