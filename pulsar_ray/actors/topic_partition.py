@@ -15,16 +15,14 @@ from typing import TYPE_CHECKING, Any
 from pulsar_ray.actors.broker_process import begin_broker_process, say_serving
 from pulsar_ray.actors.lane_actor import REPORT_DEADLINE_S, LaneActor
 from pulsar_ray.broker.partition.partition_server import PartitionServer
-from pulsar_ray.broker.partition.partition_start import start_partition
+from pulsar_ray.broker.partition.partition_start import open_ledger, start_partition, taken_back
 from pulsar_ray.broker.partition.partition_stats import describe_found
 from pulsar_ray.broker.serving.failed_starts import may_start_again
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.shipping_link import ShippingLink, shipping_link
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import Moved, PulsarException, ServiceUnitNotReady
-from pulsar_ray.journal.shipped_disk import ShippedDisk
-from pulsar_ray.journal.store_files import Term, listed_files, read_term
-from pulsar_ray.ledger.disk import SYSTEM_DISK
+from pulsar_ray.errors import Moved, PulsarException
+from pulsar_ray.journal.store_files import Term
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.partition_directories import TopicIdentity
 from pulsar_ray.managed_ledger.store.store_directory import check_is_store
@@ -43,7 +41,6 @@ from pulsar_ray.managed_ledger.log.manifest.manifest_log import MANIFEST
 
 logger = logging.getLogger(__name__)
 ASK_AGAIN_S = 1.0
-TAKE_BACK_S = 60.0
 
 
 class TopicPartition(LaneActor):
@@ -124,36 +121,22 @@ class TopicPartition(LaneActor):
         settings = self._in_force.settings
         check_is_store(Path(settings.data_dir), self._store_id)
         must_exist = must_be_there(self._identity.topic, self._directory, was_known=self._must_exist)
-        term = read_term(self._directory)
-        if term is not None and term.is_left:
-            term = self._taken_back()
-        ledger = ManagedLedger.open(
+        ledger = open_ledger(
             self._directory,
             self._identity,
             settings,
             self._clock.now_ms(),
+            shipping,
+            self._taken_back,
             must_exist=must_exist,
-            disk=SYSTEM_DISK if shipping is None else ShippedDisk(self._directory, shipping),
-            first_ledger=0 if term is None else term.first_ledger,
         )
-        if shipping is not None:
-            shipping.list_files(listed_files(self._directory))
         if not self._must_exist:
             tell_made(self._identity.topic)
         return ledger
 
     def _taken_back(self) -> Term | None:
-        """Have the store own a partition again whose move was broken off.
-
-        Returns its new term. Raises ServiceUnitNotReady if another store owns it by now, which the controller
-        learns as well.
-        """
         store = store_name(node_id()[:8])
-        owner = RayCluster().call(store, "move_back", self._identity.number, timeout_s=TAKE_BACK_S)
-        if owner != self._store_id:
-            RayCluster().controller("follow_owner", self._identity.topic)
-            raise ServiceUnitNotReady(f"store {owner} has {self._identity.topic} by now: resolve it again")
-        return read_term(self._directory)
+        return taken_back(RayCluster(), store, self._store_id, self._identity, self._directory)
 
     def _report_unused(self) -> None:
         Thread(target=self._report_unused_now, name="unused", daemon=True).start()

@@ -21,7 +21,7 @@ from pulsar_ray.actors.actor_system import ActorHandle, ActorSystem
 from pulsar_ray.actors.broker_process import begin_broker_process
 from pulsar_ray.actors.own_bytecode import compile_later
 from pulsar_ray.actors.stores.held_store import OPEN_WAIT_S, StoreNode
-from pulsar_ray.actors.stores.moving_store import MovingStore
+from pulsar_ray.actors.stores.shipping_store import CONTROLLER_DEADLINE_S, ShippingStore
 from pulsar_ray.actors.watching.node_metrics import NodeMetrics
 from pulsar_ray.actors.watching.silence import is_silent
 from pulsar_ray.broker.catalog.founding import CatalogOrder, place_of_catalog
@@ -29,9 +29,8 @@ from pulsar_ray.broker.health.disk_level import REMEDY, DiskLevel, DiskWatch, ju
 from pulsar_ray.broker.health.health_socket import HealthSocket
 from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.clock import SystemClock
-from pulsar_ray.config import OFF, Settings
+from pulsar_ray.config import Settings
 from pulsar_ray.errors import Moved, PulsarException, UntrustedPath
-from pulsar_ray.journal.store_journal import StoreJournal
 from pulsar_ray.lane.waiting import within
 from pulsar_ray.transport.actor_names import CONTROLLER, store_name
 from pulsar_ray.transport.this_ray import node_address, node_id, node_memory_bytes, session_directory
@@ -39,16 +38,13 @@ from pulsar_ray.transport.this_ray import node_address, node_id, node_memory_byt
 logger = logging.getLogger(__name__)
 
 WATCH_INTERVAL_S = 5.0
-JOIN_POLL_S = 0.05
-CONTROLLER_DEADLINE_S = 5.0
 READY_DEADLINE_S = 90.0
-UNSEALED_LOOK_S = 60.0
 PROBE_DEADLINE_S = 2.0
 REPORT_DEADLINE_S = 3.0
 NO_FIGURES = "metrics_interval_seconds is 0, so actors report nothing"
 
 
-class StoreActor(MovingStore):
+class StoreActor(ShippingStore):
     """Holds a node's data directory, exports its metrics, and watches its disk and the controller."""
 
     def __init__(self, data_dir: str, settings: Settings, system: ActorSystem) -> None:
@@ -69,8 +65,6 @@ class StoreActor(MovingStore):
         self._metrics: NodeMetrics | None = None
         self._began_s = time.monotonic()
         self._without_s = 0.0
-        self._journal_task: asyncio.Task[None] | None = None
-        self._journal_problem = ""
         self._disk = DiskWatch(settings)
         self._probes: HealthSocket | None = None
         self._looking: asyncio.Future[ActorHandle | None] | None = None
@@ -86,75 +80,11 @@ class StoreActor(MovingStore):
         await self._begin_watching()
         return described
 
-    def _begin_journal(self) -> None:
-        """Ship from now on, if there is an object store, which may come up later."""
-        if self._settings.remote_url != OFF and self._store is not None and self._journal_task is None:
-            self._journal_task = asyncio.get_running_loop().create_task(self._keep_journal())
+    def _controller(self) -> ActorHandle | None:
+        return self._system.find(CONTROLLER)
 
-    async def _keep_journal(self) -> None:
-        assert self._store is not None
-        url, store_id = self._settings.remote_url, self._store.store_id
-        while self._journal is None:
-            if not (cluster_id := self._store.identity.cluster_id):  # it is about to be taken in
-                await asyncio.sleep(JOIN_POLL_S)
-                continue
-            try:
-                least_free = self._settings.low_water_mark_bytes(shutil.disk_usage(self._path).total)
-                self._journal = await asyncio.to_thread(
-                    StoreJournal,
-                    self._path,
-                    store_id,
-                    url,
-                    cluster_id,
-                    self._settings.offload_cache_bytes,
-                    least_free,
-                )
-            except (PulsarException, OSError) as error:
-                if str(error) != self._journal_problem:
-                    self._journal_problem = str(error)
-                    logger.error("nothing is shipped to %s: %s", url, error)
-                await asyncio.sleep(WATCH_INTERVAL_S)
-        self._journal_problem = ""
-        event(logger, "ships what is stored to %s, in life %d", url, self._journal.status()["life"])
-        await self._go_on_when_ended(self._journal)
-
-    async def _go_on_when_ended(self, journal: StoreJournal) -> None:
-        """Become a new store, in a new process, once others have taken this one over."""
-        assert self._store is not None
-        problem = ""
-        while True:
-            await asyncio.sleep(WATCH_INTERVAL_S)
-            if not journal.is_ended:
-                continue
-            try:
-                if await self._became_new(journal):
-                    os._exit(71)
-            except (PulsarException, OSError) as error:
-                if str(error) != problem:
-                    problem = str(error)
-                    logger.warning("%s does not become a new store yet: %s", self._path, problem)
-
-    async def _became_new(self, journal: StoreJournal) -> bool:
-        assert self._store is not None
-        owners = await asyncio.to_thread(journal.owners_if_sealed)
-        identity = self._store.identity
-        if owners is None:
-            # A copy, or one that lacks what was shipped: a person decides.
-            await asyncio.sleep(UNSEALED_LOOK_S)
-            return False
-        controller = await asyncio.to_thread(self._system.find, CONTROLLER)
-        if controller is None:
-            return False
-        if identity.store_id == await controller.call("catalog_store", within_s=CONTROLLER_DEADLINE_S):
-            return False  # it leaves soon
-        kept = await controller.call("kept_by", identity.store_id, within_s=CONTROLLER_DEADLINE_S)
-        return await asyncio.to_thread(self._put_aside, owners, kept)
-
-    async def remote(self) -> dict[str, Any] | None:
-        """See HeldStore.remote; until the journal runs, why it does not."""
-        if self._journal is None and self._settings.remote_url != OFF:
-            return {"url": self._settings.remote_url, "isReady": False, "problem": self._journal_problem}
-        return await super().remote()
+    def _end_process(self) -> None:
+        os._exit(71)
 
     def _begin_metrics(self) -> None:
         """Export the node's metrics from now on, if there is a store."""
@@ -261,7 +191,7 @@ class StoreActor(MovingStore):
     async def _ask_controller(self) -> dict[str, Any]:
         # Without its head Ray looks for minutes, and the next asker waits for the same look.
         if self._looking is None or self._looking.done():
-            self._looking = asyncio.ensure_future(asyncio.to_thread(self._system.find, CONTROLLER))
+            self._looking = asyncio.ensure_future(asyncio.to_thread(self._controller))
         controller = await asyncio.shield(self._looking)
         if controller is None:
             raise Moved("no controller runs")
@@ -279,7 +209,7 @@ class StoreActor(MovingStore):
                 logger.exception("looking after this node failed")
 
     async def _watch_controller(self) -> None:
-        controller = await asyncio.to_thread(self._system.find, CONTROLLER)
+        controller = await asyncio.to_thread(self._controller)
         if controller is None:
             await self._without_controller()
             return
