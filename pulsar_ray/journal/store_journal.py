@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 ADOPTED_AT_ONCE = 8
 BUSY_S = 0.05
+END_PATIENCE_S = 5.0
 CACHE_BYTES = 1024 * 1024 * 1024
 AWAY_S = 3.0
 """Requests may fail for so long, one after the other, before anybody is told."""
@@ -185,6 +186,11 @@ class StoreJournal:
             self._is_begun.set()
             if self._refusal is None:
                 self._loop.run_forever()
+            # Whoever waits for one of them waits no longer.
+            if tasks := asyncio.all_tasks(self._loop):
+                for task in tasks:
+                    task.cancel()
+                self._loop.run_until_complete(asyncio.wait(tasks, timeout=END_PATIENCE_S))
         finally:
             self._loop.close()
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol, cast
 
 from pulsar_ray.broker.partition.non_persistent.non_persistent_partition import NonPersistentPartitionServer
 from pulsar_ray.broker.partition.partition_server import PartitionServer
-from pulsar_ray.broker.partition.partition_start import start_partition
+from pulsar_ray.broker.partition.partition_start import open_ledger, start_partition, taken_back
 from pulsar_ray.broker.serving.failed_starts import may_start_again
 from pulsar_ray.broker.serving.owner_loop import DiskThread, OwnerLoop
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
@@ -30,6 +30,7 @@ from pulsar_ray.broker.subscription.cursor_flusher import CursorFlusher
 from pulsar_ray.broker.subscription.dispatcher_server import DispatcherServer
 from pulsar_ray.broker.subscription.dispatcher_start import new_dispatcher, start_dispatcher
 from pulsar_ray.broker.subscription.served_subscription import ServedSubscription
+from pulsar_ray.broker.subscription.stored_subscriptions import StoredSubscriptions
 from pulsar_ray.clock import Clock, RunningClock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import (
@@ -39,8 +40,6 @@ from pulsar_ray.errors import (
     PulsarException,
     Timeout,
 )
-from pulsar_ray.journal.shipped_disk import ShippedDisk
-from pulsar_ray.journal.store_files import listed_files
 from pulsar_ray.ledger.disk import Disk
 from pulsar_ray.ledger.owner_lock import HeldLock, take_lock
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
@@ -396,6 +395,7 @@ class StubPartition(StubActor):
         address: str,
         directory: str,
         identity: TopicIdentity,
+        owner_store: tuple[str, str],
         must_exist: bool,
         disk: Disk,
         *shared: Any,
@@ -403,6 +403,8 @@ class StubPartition(StubActor):
     ) -> None:
         self.directory = Path(directory)
         self._identity = identity
+        self._owner_store = owner_store
+        """The name of the actor of its store, and the store's id."""
         self._must_exist = must_exist
         self._disk = disk
         self._held: HeldLock | None = None
@@ -416,18 +418,17 @@ class StubPartition(StubActor):
 
     def _open_ledger(self) -> ManagedLedger:
         must_exist = self._must_exist or (self._is_restarted and self._was_made())
-        shipping = self._shipping
-        ledger = ManagedLedger.open(
+        ledger = open_ledger(
             self.directory,
             self._identity,
             self.in_force.settings,
             self.clock.now_ms(),
+            self._shipping,
+            lambda: taken_back(self.cluster, *self._owner_store, self._identity, self.directory),
             must_exist=must_exist,
+            disk=self._disk,
             acquire_lock=self._acquire_lock,
-            disk=self._disk if shipping is None else ShippedDisk(self.directory, shipping),
         )
-        if shipping is not None:
-            shipping.list_files(listed_files(self.directory))
         if not self._must_exist:
             self._in_a_thread(self._tell_made)
         return ledger
@@ -468,6 +469,10 @@ class StubPartition(StubActor):
         server = await self._served()
         await server.trim_now()
         return bool(server.is_unused)
+
+    async def _drop(self) -> None:
+        _cut(self._shipping)
+        await super()._drop()
 
     def _disks(self) -> list[DiskThread]:
         return [self.server._disk] if self.server is not None else []  # noqa: SLF001
@@ -525,6 +530,8 @@ class StubDispatcher(StubActor):
     async def _drop(self) -> None:
         if self._made is not None:
             self._made.leave()
+            if isinstance(subscriptions := self._made.subscriptions, StoredSubscriptions):
+                _cut(subscriptions._shipping)  # noqa: SLF001
         await super()._drop()
 
     def _let_go(self) -> None:
@@ -551,6 +558,13 @@ def _forget_jobs(disk: DiskThread) -> None:
             jobs.get_nowait()
         except queue.Empty:
             return
+
+
+def _cut(shipping: ShippingLink | None) -> None:
+    """Close a dying process's connection to its store, which hears nothing more."""
+    if shipping is not None:
+        shipping._is_closed = True  # noqa: SLF001
+        shipping._lose()  # noqa: SLF001
 
 
 class StubNonPersistentPartition(StubActor):

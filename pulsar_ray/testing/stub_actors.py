@@ -9,19 +9,15 @@ import asyncio
 import dataclasses
 import pickle
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pulsar_ray.actors.actor_system import ActorKind
-from pulsar_ray.actors.stores.held_store import OPEN_WAIT_S, StoreNode
-from pulsar_ray.actors.stores.moving_store import MovingStore
+from pulsar_ray.actors.actor_system import ActorHandle, ActorKind
 from pulsar_ray.broker.catalog.founding import CatalogOrder
-from pulsar_ray.broker.figures.node_figures import NodeFigures
-from pulsar_ray.broker.figures.overview import node_overview
-from pulsar_ray.broker.figures.resting_note import read_resting_notes
-from pulsar_ray.clock import Clock, SystemClock
+from pulsar_ray.clock import Clock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import (
     BrokerPersistenceError,
@@ -35,80 +31,49 @@ from pulsar_ray.lane.waiting import within
 from pulsar_ray.ledger.disk import Disk
 from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.model.topic_name import TopicName
-from pulsar_ray.moving.moved_files import FinalFiles
 from pulsar_ray.testing.stub_actor import StubActor, StubDispatcher, StubNonPersistentPartition, StubPartition
 from pulsar_ray.testing.stub_compactor import StubCompactor
 from pulsar_ray.testing.stub_process import AskedCluster
+from pulsar_ray.testing.stub_store import StubStore
 from pulsar_ray.testing.stub_tracker import StubTracker
-from pulsar_ray.transport.actor_names import store_name, topic_of_actor
+from pulsar_ray.transport.actor_names import CONTROLLER, store_name, topic_of_actor
 from pulsar_ray.transport.cluster import SubscriptionRequest
 
 L = TypeVar("L")
 NODE_ID = "stub-node"
 HOST = "here"
-OTHER_NODE_ID, OTHER_HOST = "beside-node", "beside"
-"""The second node, of a cluster that has one."""
 _START_IT_NOT = ("idle", "retire", "health", "shutdown", "apply_policies")
 """No actor that was killed is started again for these methods.
 
 Ray would start it by itself.
 """
 _ANSWER_S = 5.0
-_MOST_LABELS = 10_000
 
 
-class StubStore(MovingStore):
-    """A store that ends with the cluster, and asks actors for their figures.
+class ControllerHandle:
+    """The controller, as the actors know it."""
 
-    Every node has its data directory at the same path; that of a second one is another directory here.
-    """
+    raw = CONTROLLER
 
-    is_dead = False
+    def __init__(self, cluster: AskedCluster) -> None:
+        self._cluster = cluster
 
-    def __init__(self, node_id: str, data_dir: str, settings: Settings, system: StubActors) -> None:
-        node = StoreNode(node_id, system.hosts()[node_id], 1 << 40, "a stub cluster", "stub")
-        super().__init__(system.place_on(node_id, data_dir), node, settings)
-        self._shown_path = data_dir
-        self._system = system
-        with suppress(PulsarException):
-            self._open(create=False, wait_s=OPEN_WAIT_S)
+    async def call(self, method: str, *arguments: Any, within_s: float | None = None) -> Any:
+        """See ActorHandle."""
+        timeout_s = _ANSWER_S if within_s is None else within_s
+        return await asyncio.to_thread(
+            partial(self._cluster.controller, method, *arguments, timeout_s=timeout_s)
+        )
 
-    async def describe(self) -> dict[str, Any]:
-        """See HeldStore.describe."""
-        return {**await super().describe(), "path": self._shown_path}
-
-    def _peer(self, node_id: str) -> StubHandle | None:
-        return self._system.find(store_name(node_id[:8]))
-
-    async def remove(self, number: int) -> None:
-        """See HeldStore.remove; the process that used the directory is gone before."""
-        await asyncio.to_thread(self._system.wait_ended, str(self._ledgers / str(number)))
-        await super().remove(number)
-
-    async def move_fence(self, number: int, move_id: str) -> FinalFiles | None:
-        """See MovingStore.move_fence; no process that was killed holds a lock any more."""
-        await asyncio.to_thread(self._system.wait_all_ended)
-        return await super().move_fence(number, move_id)
-
-    async def overview(self, text: str, sort: str, limit: int, names: Sequence[str] | None) -> dict[str, Any]:
-        """See the StoreActor's."""
-        figures = NodeFigures(self._node.node_id, _MOST_LABELS, _MOST_LABELS)
-        for number, partition in await asyncio.to_thread(lambda: list(read_resting_notes(self._ledgers))):
-            figures.rests(number, partition)
-        for life, (name, actor) in enumerate(self._system.lives().items()):
-            with suppress(PulsarException, asyncio.CancelledError):
-                if actor.server is not None and self._system.runs_on(name, self._node.node_id):
-                    report = await asyncio.wrap_future(actor.submit(actor.server.report))
-                    figures.reported(dataclasses.replace(report, life=life))
-        return node_overview(figures, text, sort, limit, names, SystemClock().now_ms())
+    def is_running(self) -> bool:
+        """See ActorHandle."""
+        return True
 
     def kill(self) -> None:
-        """Do nothing: it would be there again at once."""
+        """Do nothing: the test ends it."""
 
-    def close(self) -> None:
-        """Give the directory up."""
-        if self._store is not None:
-            self._store.close()
+    def crash(self) -> None:
+        """Do nothing: the test ends it."""
 
 
 class StubHandle:
@@ -142,10 +107,6 @@ class StubHandle:
             raise Timeout(f"{what} is not answered within {within_s} s") from None
 
     async def _answer(self, method: str, arguments: tuple[Any, ...]) -> Any:
-        if self.kind is ActorKind.STORE:
-            if self.has_ended:
-                raise Moved(f"{self.name}: the store is gone")
-            return await getattr(self.life, method)(*arguments)
         life = self._system.life_for(self, starts=method not in _START_IT_NOT)
         answering = asyncio.wrap_future(life.start_call(method, arguments))
         try:
@@ -201,6 +162,10 @@ class StubActors:
         self.fatal_errors: list[BaseException] = []
         self.nodes = {NODE_ID: HOST}
         """The host of each node."""
+        self._roots = {NODE_ID: Path(settings.data_dir)}
+        """The data directory of each node that there ever was."""
+        self.data_dir = settings.data_dir
+        """The path of all data directories, as the controller knows it."""
         self.drained: set[str] = set()
         self._overridden: dict[str, PolicyUpdate] = {}
         self._ending: list[Any] = []
@@ -223,9 +188,9 @@ class StubActors:
         """Refuse: no store here begins one."""
         raise NotAllowedError("there is one controller here, which the test has begun")
 
-    def find(self, name: str) -> StubHandle | None:
+    def find(self, name: str) -> ActorHandle | None:
         """See ActorSystem."""
-        return self.handles.get(name)
+        return ControllerHandle(self.cluster) if name == CONTROLLER else self.handles.get(name)
 
     def names(self) -> list[str]:
         """See ActorSystem."""
@@ -299,7 +264,7 @@ class StubActors:
             if self.handles.get(handle.name) is handle:
                 del self.handles[handle.name]
             life = handle.life
-            if life is None or handle.kind is ActorKind.STORE:
+            if life is None:
                 return
             self._ending.append(life)
         threading.Thread(target=self._end_life, args=(life,), name="end", daemon=True).start()
@@ -338,25 +303,61 @@ class StubActors:
         handle = self.handles.get(name)
         return handle is not None and handle.node_id == node_id
 
+    # --- nodes ------------------------------------------------------------------------------------
+
+    def add_node(self, node_id: str, host: str) -> Path:
+        """Have a node join, and return its data directory."""
+        data_dir = Path(self._settings.data_dir)
+        self._roots[node_id] = data_dir.with_name(f"{data_dir.name}-{host}")
+        self.nodes[node_id] = host
+        return self._roots[node_id]
+
+    def lose_node(self, node_id: str) -> None:
+        """End a node with all that runs there, at once and for good."""
+        with self.lock:
+            del self.nodes[node_id]
+            handles = [each for each in self.handles.values() if each.node_id == node_id]
+            for handle in handles:
+                handle.has_ended = True
+                del self.handles[handle.name]
+            lives = [each.life for each in handles if each.life is not None]
+            self._ending += lives
+        # Without its store it gives no receipt; whatever it did in that order could be one moment.
+        for life in sorted(lives, key=lambda each: not isinstance(each, StubStore)):
+            self._end_life(life)
+
     def place_on(self, node_id: str, path: str) -> Path:
         """Return where a path in the data directory of a node lies in this machine."""
-        if node_id == NODE_ID:
-            return Path(path)
-        data_dir = Path(self._settings.data_dir)
-        beside = data_dir.with_name(f"{data_dir.name}-{self.nodes[node_id]}")
-        return beside / Path(path).relative_to(data_dir)
+        root = self._roots[node_id]
+        for other in self._roots.values():
+            with suppress(ValueError):
+                return root / Path(path).relative_to(other)
+        raise ValueError(f"{path} is in the data directory of no node")
+
+    def store_on(self, node_id: str) -> StubStore | None:
+        """The present or last life of a node's store; None if it has none."""
+        life: StubStore | None = self.last(store_name(node_id[:8]))
+        return life
+
+    def _settings_on(self, node_id: str) -> Settings:
+        """The settings of a node's processes, whose data directory lies elsewhere here."""
+        return dataclasses.replace(self._settings, data_dir=str(self._roots[node_id]))
 
     def _born(self, handle: StubHandle, former: Any) -> Any:
         """Begin a life; `former` was the last one of this actor."""
         if handle.kind is ActorKind.STORE:
-            return StubStore(handle.node_id, handle.arguments[0], self._settings, self)
+            if isinstance(former, StubStore):
+                former.wait_ended()
+            root, host = self._roots[handle.node_id], self.nodes[handle.node_id]
+            return StubStore(handle.node_id, host, root, self._settings_on(handle.node_id), self)
         if handle.kind is ActorKind.TRACKER:
             return StubTracker(self._clock)
         if handle.kind is ActorKind.COMPACTOR:
             return StubCompactor()
         policies: PolicyUpdate = handle.arguments[-1]
         topic = topic_of_actor(handle.name)
-        shared = (self._settings, self.effective(topic, policies), self._lane_directory, self._clock)
+        settings = self._settings_on(handle.node_id)
+        shared = (settings, self.effective(topic, policies), self._lane_directory, self._clock)
         after = (former, *(life for life in self._ending if getattr(life, "address", "") == handle.name))
         wait_for = [life for life in after if life is not None]
         is_restarted = former is not None
@@ -367,10 +368,11 @@ class StubActors:
                 request = request.after_restart()
             life = StubDispatcher(handle.name, request, self, *shared, wait_for, is_restarted=is_restarted)
         elif TopicName.parse(topic).is_persistent:
-            directory, identity, _, _, must_exist, _ = handle.arguments
+            directory, identity, store_id, _, must_exist, _ = handle.arguments
             place = str(self.place_on(handle.node_id, directory))
+            owner = store_name(handle.node_id[:8]), store_id
             life = StubPartition(
-                handle.name, place, identity, must_exist, self._disk, self, *shared, wait_for,
+                handle.name, place, identity, owner, must_exist, self._disk, self, *shared, wait_for,
                 is_restarted=is_restarted,
             )  # fmt: skip
         else:
@@ -387,7 +389,7 @@ class StubActors:
         self.wait_all_ended()
         for handle in list(self.handles.values()):
             if isinstance(handle.life, StubStore):
-                handle.life.close()
+                handle.life.kill()
 
     # --- policies ---------------------------------------------------------------------------------
 

@@ -48,6 +48,7 @@ from pulsar_ray.managed_ledger.store.store_identity import (
     CATALOG_FILE,
     STORE_FILE,
     StoreIdentity,
+    read_identity,
     write_identity,
 )
 from pulsar_ray.model.policies import PolicyUpdate
@@ -57,10 +58,12 @@ from pulsar_ray.setting_fields import SettingValue
 from pulsar_ray.testing.faulty_disk import FaultyDisk
 from pulsar_ray.testing.lossy_tunnel import PERFECT, TunnelFaults
 from pulsar_ray.testing.stub_actor import StubActor, StubDispatcher, StubNonPersistentPartition, StubPartition
-from pulsar_ray.testing.stub_actors import NODE_ID, OTHER_HOST, OTHER_NODE_ID, StubActors
+from pulsar_ray.testing.stub_actors import HOST, NODE_ID, StubActors
 from pulsar_ray.testing.stub_compactor import StubCompactor
+from pulsar_ray.testing.stub_store import StubStore
 from pulsar_ray.testing.stub_tracker import StubTracker
 from pulsar_ray.testing.stub_tunnel import StubTunnel, TunnelCall
+from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport.actor_names import (
     dispatcher_name,
     parse_dispatcher_name,
@@ -84,6 +87,11 @@ _LEAVE = (ActorKind.PARTITION, ActorKind.DISPATCHER)
 _FAR_STORE, _FAR_HOST = "far-store", "far"
 
 
+def node_on(host: str) -> str:
+    """Return the id of a node that joined, by its host."""
+    return f"{host}-node"
+
+
 def anybody() -> None:
     """No process ends among those that only tests run in."""
 
@@ -91,9 +99,8 @@ def anybody() -> None:
 class _OwnController:
     """An OwnActor."""
 
-    node_id = NODE_ID
-
-    def __init__(self, *, was_restarted: bool) -> None:
+    def __init__(self, node_id: str, *, was_restarted: bool) -> None:
+        self.node_id = node_id
         self.was_restarted = was_restarted
 
     def begin(self, component: str, settings: Settings) -> None:
@@ -154,10 +161,13 @@ class StubCluster:
         self.fatal_errors = self.actors.fatal_errors
         self._owner = OwnerLoop("controller", on_fatal=self.fatal_errors.append)
         self._controller_is_down = False
-        self._controller_arguments = str(data_dir), self.settings, _order(data_dir), self.actors
-        own = partial(_OwnController, was_restarted=False)
-        self._controller = Controller(*self._controller_arguments, own)
+        self._order = _order(data_dir)
+        self._controller = self._new_controller(was_restarted=False)
         self._finished(self._controller.ready())
+
+    def _new_controller(self, *, was_restarted: bool) -> Controller:
+        own = partial(_OwnController, self._order.node_id, was_restarted=was_restarted)
+        return Controller(self.actors.data_dir, self.settings, self._order, self.actors, own)
 
     # --- the Cluster protocol ---------------------------------------------------------------------
 
@@ -289,6 +299,8 @@ class StubCluster:
         """Call a Ray method of an actor, on copies, as between processes."""
         arguments = pickle.loads(pickle.dumps(arguments))
         life = self.actors.life(address)
+        if isinstance(life, StubStore):
+            return life.start_call(method, arguments).result(timeout_s)
         if isinstance(life, StubTracker):
             return pickle.loads(pickle.dumps(life.call(method, arguments, timeout_s)))
         if isinstance(life, StubCompactor):
@@ -481,8 +493,7 @@ class StubCluster:
         async def restart() -> None:
             self._controller_is_down = True
             await self._end_controller()
-            own = partial(_OwnController, was_restarted=True)
-            self._controller = Controller(*self._controller_arguments, own)
+            self._controller = self._new_controller(was_restarted=True)
             self._controller_is_down = False
             if begins:
                 with suppress(PulsarException):  # a later call has it try again
@@ -532,19 +543,59 @@ class StubCluster:
         self._restless = threading.Thread(target=run, name="restless", daemon=True)
         self._restless.start()
 
-    def add_node(self) -> str:
-        """Have a second node join, with a store whose id is returned."""
-        self.actors.nodes[OTHER_NODE_ID] = OTHER_HOST
-        place = self.actors.place_on(OTHER_NODE_ID, self.settings.data_dir)
+    def add_node(self, host: str = OTHER_STORE) -> str:
+        """Have a node join, with a store that has the host's name, which is returned."""
+        place = self.actors.add_node(node_on(host), host)
         place.mkdir(parents=True, exist_ok=True)
         if not (place / STORE_FILE).exists():
-            write_identity(place, StoreIdentity(OTHER_STORE))
+            write_identity(place, StoreIdentity(host))
         self._finished(self._find_stores())
-        return OTHER_STORE
+        return host
+
+    def lose_node(self, host: str) -> Path:
+        """Lose a node with all that runs there, at once and for good; return its disk.
+
+        If it is that of the catalog, another controller has to begin elsewhere.
+        """
+        node_id = NODE_ID if host == HOST else node_on(host)
+        if node_id == self._order.node_id:
+            self._finished(self._lose_controller())
+        disk = self.actors.place_on(node_id, self.actors.data_dir)
+        self.actors.lose_node(node_id)
+        return disk
+
+    async def _lose_controller(self) -> None:
+        self._controller_is_down = True
+        await self._end_controller()
+
+    def begin_controller(self, host: str) -> None:
+        """Have the node of a host begin a controller, as its store would do after a while (ADR 0143)."""
+        identity = read_identity(self.actors.place_on(node_on(host), self.actors.data_dir))
+        assert identity is not None
+        order = CatalogOrder(node_on(host), "recover", identity.cluster_id, str(uuid.uuid4()), False)
+        self.actors.data_dir = str(self.actors.place_on(order.node_id, self.actors.data_dir))
+
+        async def begin() -> None:
+            self._order = order
+            self._controller = self._new_controller(was_restarted=False)
+            self._controller_is_down = False
+            await self._controller.ready()
+
+        self._finished(begin())
+
+    def wait_shipping(self, host: str = HOST) -> None:
+        """Wait until what is stored on a node is shipped."""
+        node_id = NODE_ID if host == HOST else node_on(host)
+
+        def ships() -> bool:
+            store = self.actors.store_on(node_id)
+            return store is not None and store.is_shipping
+
+        wait_until(ships, timeout_s=CONTROLLER_S, what=f"the store on {host} ships")
 
     def drain_by_ray(self) -> None:
         """Have Ray drain the second node."""
-        self.actors.drained.add(OTHER_NODE_ID)
+        self.actors.drained.add(node_on(OTHER_STORE))
         self._finished(self._look_for_drained())
 
     async def _look_for_drained(self) -> None:

@@ -33,6 +33,8 @@ class AskedCluster(Protocol):
         check: Callable[[], None],
     ) -> AttachReply: ...
 
+    def controller(self, method: str, *arguments: Any, timeout_s: float) -> Any: ...
+
 
 class StubProcess:
     """A cluster whose calls end with the process that makes them.

@@ -14,7 +14,6 @@ from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.errors import NotAllowedError, RemoteStoreUnavailable, Timeout
 from pulsar_ray.journal import store_life
 from pulsar_ray.journal.storage.file_store import FileStore
-from pulsar_ray.journal.store_journal import StoreJournal
 from pulsar_ray.ledger import offloaded
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.message_id import MessageId
@@ -32,20 +31,15 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def make_shipped(make_broker: Callable[..., Broker], tmp_path: Path) -> Iterator[Callable[..., Broker]]:
+def make_shipped(make_broker: Callable[..., Broker], tmp_path: Path) -> Callable[..., Broker]:
     """Makes a broker whose one store ships into a directory."""
-    journals: list[StoreJournal] = []
 
     def make(**settings: Any) -> Broker:
-        url = (tmp_path / "bucket").as_uri()
-        broker = make_broker(remote_url=url, **SMALL, **settings)
-        journals.append(StoreJournal(broker._directory, "store", url))
-        journals[-1].wait_ready(30)
+        broker = make_broker(remote_url=(tmp_path / "bucket").as_uri(), **SMALL, **settings)
+        broker.cluster.wait_shipping()
         return broker
 
-    yield make
-    for journal in journals:
-        journal.stop()
+    return make
 
 
 @contextmanager
