@@ -186,7 +186,7 @@ class StoreJournal:
             self._is_begun.set()
             if self._refusal is None:
                 self._loop.run_forever()
-            # Whoever waits for one of them waits no longer.
+            # Callers from other threads would wait for them for ever.
             if tasks := asyncio.all_tasks(self._loop):
                 for task in tasks:
                     task.cancel()
