@@ -553,7 +553,7 @@ class StubCluster:
         return host
 
     def lose_node(self, host: str) -> Path:
-        """Lose a node with all that runs there, at once and for good; return its disk.
+        """Lose a node with all that runs there, for good; return its disk.
 
         If it is that of the catalog, another controller has to begin elsewhere.
         """
@@ -569,7 +569,7 @@ class StubCluster:
         await self._end_controller()
 
     def begin_controller(self, host: str) -> None:
-        """Have the node of a host begin a controller, as its store would do after a while (ADR 0143)."""
+        """Have a node begin a controller, as its store would after a while (ADR 0143)."""
         identity = read_identity(self.actors.place_on(node_on(host), self.actors.data_dir))
         assert identity is not None
         order = CatalogOrder(node_on(host), "recover", identity.cluster_id, str(uuid.uuid4()), False)

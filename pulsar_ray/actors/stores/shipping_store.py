@@ -1,4 +1,7 @@
-"""The part of a store that ships what is stored, and makes it a new one once others have ended it."""
+"""The part of a store that ships what is stored.
+
+It makes the store a new one once others have ended it (ADR 0137).
+"""
 
 from __future__ import annotations
 
