@@ -7,6 +7,7 @@ import base64
 import json
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
@@ -14,6 +15,7 @@ import aiohttp
 import ray
 from aiohttp import web
 
+import pulsar_ray
 from benchmarks.measuring.environment import Environment
 from benchmarks.measuring.measure import p50, rate
 from benchmarks.measuring.results import Row
@@ -22,6 +24,9 @@ from pulsar_ray.config import Settings
 from pulsar_ray.gateway.gateway_actor import start_gateway
 
 MESSAGE = "x" * 100
+TOPICS = 10_000
+ROWS = 100
+CREATED_AT_ONCE = 8
 UNDER_WAY = 32
 FRAMES_UNDER_WAY = 900
 ROUNDS = 9
@@ -98,7 +103,7 @@ def run(env: Environment) -> list[Row]:
     with env.broker() as broker, closing(asyncio.new_event_loop()) as loop:
         topic = broker.topic()
         broker.client.create_producer(topic).close()
-        ours = start_gateway(Settings(data_dir=str(broker.directory), http_listen="0"))
+        ours = start_gateway(Settings(http_listen="0"))
         # Its handle keeps it there.
         server: Any = ray.remote(num_cpus=0)(BareServer).remote()
         bare: str = ray.get(server.listen.remote())
@@ -111,9 +116,10 @@ def run(env: Environment) -> list[Row]:
                     await _beside("REST produce", caller.publish, caller.echo, count),
                     await _beside("WebSocket produce", caller.publish_frames, caller.frames, count),
                 ]
-                async with Client(data_dir=str(broker.directory)) as client:
+                async with Client() as client:
                     reading = await _Reading.of(caller, client, ours, topic)
                     rows.append(await reading.row(count))
+                rows.append(await _page(session, ours, env.count(TOPICS, 100)))
                 return rows
 
         return loop.run_until_complete(measure())
@@ -171,6 +177,32 @@ class _Reading:
             0.4,
             note=f"an asyncio handle: {rate(count, p50(times['handle']))}",
         )
+
+
+async def _page(session: aiohttp.ClientSession, ours: str, topics: int) -> Row:
+    """Ask by turns for the page of topics and for what it shows; the ratio is milliseconds beyond that."""
+    with pulsar_ray.Admin() as admin, ThreadPoolExecutor(CREATED_AT_ONCE) as threads:
+        list(threads.map(admin.topics.create_topic, [f"page-{number}" for number in range(topics)]))
+        times: dict[str, list[float]] = {"page": [], "call": []}
+        for turn in range(ROUNDS + 1):
+            began = time.perf_counter()
+            async with session.get(f"{ours}/") as answer:
+                assert answer.status == 200
+                assert "</html>" in await answer.text()
+            asked = time.perf_counter()
+            admin.overview(sort="topic", limit=ROWS)
+            if turn:
+                times["page"].append(asked - began)
+                times["call"].append(time.perf_counter() - asked)
+    page_ms, call_ms = 1e3 * p50(times["page"]), 1e3 * p50(times["call"])
+    return Row(
+        f"the page of {topics:,} topics, ms beyond its call",
+        f"{page_ms:.1f} ms",
+        f"the call of Admin {call_ms:.1f} ms",
+        page_ms - call_ms,
+        30,
+        at_most=True,
+    )
 
 
 Work = Callable[[int], Awaitable[None]]

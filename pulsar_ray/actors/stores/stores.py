@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 START_DEADLINE_S = 50.0
 PROBE_DEADLINE_S = 7.0
+NUMBERS_AHEAD = 64
+"""Topics that are created together share one durable write in every store."""
 RECORD_DEADLINE_S = 7.0
 DISK_DEADLINE_S = 2.0
 ROOM_DEADLINE_S = 5.0
@@ -250,15 +252,21 @@ class Stores:
             )
 
     async def reserve_numbers(self, count: int) -> None:
-        """Reserve so many partition numbers in every store before they are granted.
+        """Reserve so many partition numbers in every store before they are granted, and some ahead.
 
-        So none is granted again by a catalog that is put back from a copy.
+        So none is granted again by a catalog that is put back from a copy. Numbers that were reserved and not
+        granted are left out once the controller begins anew.
         """
         membership = self.membership
         assert membership is not None
-        while (below := membership.catalog.last_number + count + 1) > membership.reserved_below:
+
+        def needed() -> int:
+            return membership.catalog.last_number + count + 1
+
+        while needed() > membership.reserved_below:
             async with self._recording:
-                await self._reserve(membership, below)
+                if (below := needed()) > membership.reserved_below:
+                    await self._reserve(membership, below + NUMBERS_AHEAD)
 
     async def record_change_logs(self) -> None:
         """Record in every store, before the first is appended to, that there are change logs."""

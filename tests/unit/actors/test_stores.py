@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_ray.actors.stores.stores import Stores
+from pulsar_ray.actors.stores.stores import NUMBERS_AHEAD, Stores
 from pulsar_ray.broker.catalog.catalog import Catalog
 from pulsar_ray.broker.catalog.membership import Membership
 from pulsar_ray.config import Settings
@@ -54,7 +54,9 @@ class Store:
         return await self.describe()
 
     async def record(self, identity: StoreIdentity) -> None:
+        await asyncio.sleep(0)
         self._disk.identity = identity
+        self._disk.records += 1
 
     async def unknown(self, known: set[int]) -> list[PartitionDirectory]:
         return [found for found in self._disk.directories if found.number not in known]
@@ -72,6 +74,7 @@ class Disk:
     identity: StoreIdentity | None
     directories: list[PartitionDirectory] = dataclasses.field(default_factory=list)
     problem: PulsarException | None = None
+    records: int = 0
 
 
 class Nodes(LocalActors):
@@ -263,8 +266,30 @@ def test_what_a_store_knows_and_the_catalog_lacks_is_reported(nodes: Nodes, memb
 def test_numbers_stand_in_every_store_before_they_are_granted(nodes: Nodes, membership: Membership) -> None:
     stores = new_stores(nodes, membership)
     run(stores.find, lambda: stores.reserve_numbers(5))
-    assert [disk.identity and disk.identity.numbers_below for disk in nodes.disks.values()] == [6, 6]
+    assert [disk.identity.numbers_below for disk in nodes.disks.values() if disk.identity] == [
+        6 + NUMBERS_AHEAD,
+        6 + NUMBERS_AHEAD,
+    ]
     assert membership.catalog.last_number == 0
+
+
+def test_topics_that_are_created_together_share_a_reservation(nodes: Nodes, membership: Membership) -> None:
+    stores = new_stores(nodes, membership)
+
+    async def create() -> None:
+        await stores.reserve_numbers(1)
+        membership.catalog.skip_numbers(membership.catalog.last_number + 2)
+        assert membership.catalog.last_number < membership.reserved_below
+
+    async def together() -> list[int]:
+        await stores.find()
+        taken_in = [disk.records for disk in nodes.disks.values()]
+        await asyncio.gather(*(create() for _ in range(2 * NUMBERS_AHEAD)))
+        return taken_in
+
+    taken_in = asyncio.run(together())
+    assert membership.catalog.last_number == 2 * NUMBERS_AHEAD
+    assert [disk.records for disk in nodes.disks.values()] == [records + 2 for records in taken_in]
 
 
 def test_stores_on_nodes_that_ray_drains_take_no_new_partitions(nodes: Nodes, membership: Membership) -> None:
