@@ -15,7 +15,7 @@ from pulsar_ray.asyncio.client import Client
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.gateway.calls import Calls
-from pulsar_ray.gateway.connections import CONNECTIONS, HEAD_S, KEEP_ALIVE_S, Connections, JsonRefusals
+from pulsar_ray.gateway.connections import KEEP_ALIVE_S, Connections, JsonRefusals
 from pulsar_ray.gateway.doors import Doors, GuardedRoutes
 from pulsar_ray.gateway.metric_routes import MetricRoutes
 from pulsar_ray.gateway.openapi import DESCRIPTION_PATH, described
@@ -67,7 +67,6 @@ class Gateway:
         self._sockets = WebSocketRoutes(self._calls, client, self._doors.check)
         self._connections = Connections()
         self._runner: web.AppRunner | None = None
-        self._listener: asyncio.Server | None = None
         self._producers = SharedProducers(client)
         self._page = PageRoutes(
             self._calls, client, self._doors, self._advertised_url, self._links, self._producers.release
@@ -93,18 +92,10 @@ class Gateway:
         protocol = functools.partial(JsonRefusals, loop=loop, **options)
         context = None if self._tls is None else self._tls.context
         self._connections.open(self._runner.server, protocol)
-        self._listener = await loop.create_server(
-            self._connections,
-            host,
-            port,
-            backlog=CONNECTIONS,
-            ssl=context,
-            ssl_handshake_timeout=None if context is None else HEAD_S,
-        )
+        address, bound = await self._connections.listen(host, port, context)
         self._remembering = loop.create_task(self._page.remember())
-        bound = self._listener.sockets[0].getsockname()
-        name = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
-        self.url = f"{'http' if self._tls is None else 'https'}://{name}:{bound[1]}"
+        name = f"[{address}]" if ":" in address else address
+        self.url = f"{'http' if self._tls is None else 'https'}://{name}:{bound}"
 
     def _outer_url(self) -> str:
         """Return where others reach this gateway."""
@@ -114,8 +105,6 @@ class Gateway:
         """Take no more requests, and end those under way, for ten seconds at most."""
         if self._remembering is not None:
             self._remembering.cancel()
-        if self._listener is not None:
-            self._listener.close()
         self._connections.close()
         await self._sockets.close()
         if self._runner is not None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import socket
+import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 from aiohttp import web
@@ -15,11 +19,15 @@ from pulsar_ray.lane.waiting import within
 if TYPE_CHECKING:
     from aiohttp.typedefs import Middleware
 
+logger = logging.getLogger(__name__)
+
 CONNECTIONS = 2000
 HEAD_S = 15.0
 """How long a request may take to arrive, up to its body."""
 BODY_S = 60.0
 KEEP_ALIVE_S = 60.0
+PAUSE_S = 1.0
+"""So long nobody is let in where the process has no more descriptors."""
 _NAMED = 500
 """So much of what was no request is in its refusal."""
 
@@ -42,10 +50,11 @@ class JsonRefusals(web.RequestHandler):
 
 
 class Connections:
-    """Makes the protocol of each connection to a server.
+    """Accepts the connections to a server.
 
-    A connection beyond the limit is closed at once, and one that begins no request in time, or takes its
-    answer too slowly. So whoever sends or reads a byte now and then holds nothing for long.
+    A connection beyond the limit is closed at once, and one that ends no handshake in time, begins no
+    request, or takes its answer too slowly. So whoever sends or reads a byte now and then holds nothing for
+    long.
     """
 
     def __init__(self, *, most: int = CONNECTIONS, head_s: float = HEAD_S, body_s: float = BODY_S) -> None:
@@ -56,10 +65,60 @@ class Connections:
         self._head_s = head_s
         self._body_s = body_s
         self._deadlines: dict[asyncio.BaseTransport, asyncio.TimerHandle] = {}
+        self._doors: dict[socket.socket, asyncio.Task[None]] = {}
+        self._entering: set[asyncio.Task[None]] = set()
+        self._entrances: set[_Entrance] = set()
+        """Of connections that have not ended their handshake."""
 
-    def __call__(self) -> asyncio.Protocol:
-        """Return the protocol of a new connection."""
-        return _Entrance(self)
+    async def listen(self, host: str, port: int, context: ssl.SSLContext | None) -> tuple[str, int]:
+        """Accept connections, and return the first address. Raises OSError where one is taken.
+
+        Connections are accepted here, not by the loop's server: that would count none before its handshake
+        has ended.
+        """
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        try:
+            for family, _, _, _, address in dict.fromkeys(found):
+                door = socket.create_server(address[:2], family=family, backlog=self._most)
+                door.setblocking(False)
+                self._doors[door] = loop.create_task(self._accept(door, context))
+        except OSError:
+            self.close()
+            raise
+        bound = next(iter(self._doors)).getsockname()
+        return bound[0], bound[1]
+
+    async def _accept(self, door: socket.socket, context: ssl.SSLContext | None) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(door)
+            except OSError as error:
+                logger.warning("no connection can be accepted for %g s: %s", PAUSE_S, error)
+                await asyncio.sleep(PAUSE_S)
+                continue
+            if self._server is None or len(self._server.connections) + len(self._entrances) >= self._most:
+                accepted.close()
+                continue
+            entrance = _Entrance(self)
+            self._entrances.add(entrance)
+            entering = loop.create_task(self._let_in(entrance, accepted, context))
+            self._entering.add(entering)
+            entering.add_done_callback(self._entering.discard)
+
+    async def _let_in(
+        self, entrance: _Entrance, accepted: socket.socket, context: ssl.SSLContext | None
+    ) -> None:
+        handshake_s = None if context is None else self._head_s
+        try:
+            # OSError is also that of a handshake that fails or takes too long.
+            with suppress(OSError, asyncio.TimeoutError):
+                await asyncio.get_running_loop().connect_accepted_socket(
+                    lambda: entrance, accepted, ssl=context, ssl_handshake_timeout=handshake_s
+                )
+        finally:
+            self._entrances.discard(entrance)
 
     def open(self, server: web.Server, protocol: Callable[..., web.RequestHandler]) -> None:
         """Let connections in from now on, and none before; `protocol` is what speaks on each."""
@@ -68,10 +127,16 @@ class Connections:
     def close(self) -> None:
         """Let nobody in any more; those who are in may go on."""
         self._server = None
+        for task in (*self._doors.values(), *self._entering):
+            task.cancel()
+        for door in self._doors:
+            door.close()
+        self._doors.clear()
 
-    def enter(self, transport: asyncio.Transport) -> None:
-        """Let a connection in, unless there are too many."""
-        if self._server is None or len(self._server.connections) >= self._most:
+    def enter(self, entrance: _Entrance, transport: asyncio.Transport) -> None:
+        """Let a connection speak, unless all are to end."""
+        self._entrances.discard(entrance)
+        if self._server is None:
             transport.abort()
             return
         protocol = self._protocol(self._server)
@@ -147,4 +212,4 @@ class _Entrance(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.Protocol."""
         # Not asked for by its class: that of uvloop is none of asyncio's.
-        self._connections.enter(cast("asyncio.Transport", transport))
+        self._connections.enter(self, cast("asyncio.Transport", transport))

@@ -12,8 +12,9 @@ import pytest
 
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import InvalidConfiguration
-from pulsar_ray.gateway import application
+from pulsar_ray.gateway import application, connections
 from pulsar_ray.security.tls import ServerTls
+from pulsar_ray.testing.waiting import wait_until
 from tests.certificates import Signer
 from tests.unit.gateway.conftest import serving
 
@@ -49,12 +50,34 @@ def test_new_connections_are_shown_the_certificate_of_the_moment(tmp_path: Path)
 
 
 def test_who_never_ends_the_handshake_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(application, "HEAD_S", 0.2)
+    monkeypatch.setattr(application, "Connections", lambda: connections.Connections(head_s=0.2))
     certificate, key = Signer(tmp_path).give("server", "server")
     with serving(tmp_path / "broker", tls_certificate_file_path=certificate, tls_key_file_path=key) as server:
         host, port = server.url.removeprefix("https://").split(":")
         with socket.create_connection((host, int(port)), timeout=30) as idle:
             assert idle.recv(1) == b""
+
+
+def test_handshakes_count_among_the_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(application, "Connections", lambda: connections.Connections(most=2, head_s=60))
+    signer = Signer(tmp_path)
+    certificate, key = signer.give("server", "server")
+    with serving(tmp_path / "broker", tls_certificate_file_path=certificate, tls_key_file_path=key) as server:
+        host, port = server.url.removeprefix("https://").split(":")
+
+        def silent() -> socket.socket:
+            return socket.create_connection((host, int(port)), timeout=30)
+
+        with silent(), silent(), silent() as third:
+            assert third.recv(1) == b""
+
+        def is_served() -> bool:
+            try:
+                return get(server.url, signer.file)[0] == 200
+            except (ssl.SSLError, ConnectionError):
+                return False
+
+        wait_until(is_served, what="room for another one")
 
 
 def test_the_common_name_of_a_client_is_its_role(tmp_path: Path) -> None:
