@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from pulsar_ray.errors import RemoteStoreRefused, RemoteStoreUnavailable
+from pulsar_ray.format.checksum import Buffer
 from pulsar_ray.journal.requests import UNKNOWN, Create, Delete, Get, ListKeys, Task, Wait
 from pulsar_ray.journal.storage.object_store import ObjectStore, carry_out
 
@@ -29,7 +30,7 @@ class Reader:
         self._lock = threading.Lock()
         self.objects = self.bytes = 0
 
-    def get(self, key: str) -> bytes | None:
+    def get(self, key: str) -> Buffer | None:
         """Return an object's bytes, None if there is none."""
         stored = _patiently(lambda: self._store.get(key))
         if stored is not None:

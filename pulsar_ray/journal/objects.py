@@ -15,13 +15,15 @@ from urllib.parse import quote
 import msgpack
 
 from pulsar_ray.errors import JournalDamaged
-from pulsar_ray.format.checksum import checksum
+from pulsar_ray.format.checksum import Buffer, checksum
 
 MAGIC = b"PRJ1"
 VERSION = 1
 MAX_OBJECT_BYTES = 64 * 1024 * 1024
 _HEAD = struct.Struct("<4sBB")
 _SUM = struct.Struct("<Q")
+_BIN_LENGTHS = {0xC4: 1, 0xC5: 2, 0xC6: 4}
+"""Msgpack begins bytes with one of these, and a length of so many bytes."""
 DATA, NEXT, SEALED = "data", "next", "sealed"
 CLUSTER = "cluster"
 """The object that says whose the prefix is."""
@@ -208,7 +210,12 @@ def _pack(kind: str, body: Any) -> bytes:
     return packed
 
 
-def _unpack(kind: str, key: str, stored: bytes) -> Any:
+def _unpack(kind: str, key: str, stored: Buffer) -> Any:
+    body = _body(kind, key, stored)
+    return msgpack.unpackb(body, raw=False, strict_map_key=False, use_list=False)
+
+
+def _body(kind: str, key: str, stored: Buffer) -> memoryview:
     if len(stored) < _HEAD.size + _SUM.size or len(stored) > MAX_OBJECT_BYTES + _SUM.size:
         raise JournalDamaged(f"{key} has {len(stored)} bytes")
     body = memoryview(stored)[: -_SUM.size]
@@ -219,7 +226,7 @@ def _unpack(kind: str, key: str, stored: bytes) -> Any:
         raise JournalDamaged(f"the checksum of {key} does not match its bytes")
     if version != VERSION:
         raise JournalDamaged(f"{key} was written by a later version, {version}")
-    return msgpack.unpackb(body[_HEAD.size :], raw=False, strict_map_key=False, use_list=False)
+    return body[_HEAD.size :]
 
 
 def pack_journal(item: JournalObject) -> bytes:
@@ -228,7 +235,7 @@ def pack_journal(item: JournalObject) -> bytes:
     return _pack("journal", (item.nonce, item.kind, item.life, appends))
 
 
-def unpack_journal(key: str, stored: bytes) -> JournalObject:
+def unpack_journal(key: str, stored: Buffer) -> JournalObject:
     """Read an object of a journal, or raise `JournalDamaged`."""
     try:
         nonce, kind, life, appends = _unpack("journal", key, stored)
@@ -242,7 +249,7 @@ def pack_index(item: IndexObject) -> bytes:
     return _pack("index", (item.nonce, tuple(item.start), item.states))
 
 
-def unpack_index(key: str, stored: bytes) -> IndexObject:
+def unpack_index(key: str, stored: Buffer) -> IndexObject:
     """Read an index, or raise `JournalDamaged`."""
     try:
         nonce, start, states = _unpack("index", key, stored)
@@ -256,7 +263,7 @@ def pack_entry(item: CatalogEntry) -> bytes:
     return _pack("catalog", (item.nonce, item.kind, item.partition, item.store, item.term, item.decision))
 
 
-def unpack_entry(key: str, stored: bytes) -> CatalogEntry:
+def unpack_entry(key: str, stored: Buffer) -> CatalogEntry:
     """Read an entry of the catalog, or raise `JournalDamaged`."""
     try:
         return CatalogEntry(*_unpack("catalog", key, stored))
@@ -270,7 +277,7 @@ def pack_snapshot(item: CatalogSnapshot) -> bytes:
     return _pack("snapshot", (item.length, owners, item.sealed))
 
 
-def unpack_snapshot(key: str, stored: bytes) -> CatalogSnapshot:
+def unpack_snapshot(key: str, stored: Buffer) -> CatalogSnapshot:
     """Read a snapshot of the catalog, or raise `JournalDamaged`."""
     try:
         length, owners, sealed = _unpack("snapshot", key, stored)
@@ -291,12 +298,14 @@ def pack_piece(data: bytes) -> bytes:
     return _pack("piece", data)
 
 
-def unpack_piece(key: str, stored: bytes) -> bytes:
-    """Read a piece of a log file, or raise `JournalDamaged`."""
-    try:
-        return bytes(_unpack("piece", key, stored))
-    except (ValueError, TypeError) as error:
-        raise JournalDamaged(f"{key} cannot be read: {error}") from error
+def unpack_piece(key: str, stored: Buffer) -> memoryview:
+    """Return the bytes of a piece without copying them, or raise `JournalDamaged`."""
+    body = _body("piece", key, stored)
+    size = _BIN_LENGTHS.get(body[0] if body else -1)
+    begin = 1 + size if size is not None else 0
+    if not begin or int.from_bytes(body[1:begin], "big") != len(body) - begin:
+        raise JournalDamaged(f"{key} cannot be read: it is not the bytes of a file")
+    return body[begin:]
 
 
 def pack_cluster(cluster_id: str) -> bytes:
@@ -304,7 +313,7 @@ def pack_cluster(cluster_id: str) -> bytes:
     return _pack("cluster", cluster_id)
 
 
-def unpack_cluster(stored: bytes) -> str:
+def unpack_cluster(stored: Buffer) -> str:
     """Read whose a prefix is, or raise `JournalDamaged`."""
     try:
         return str(_unpack("cluster", CLUSTER, stored))
@@ -331,7 +340,7 @@ def pack_decision(item: Decision) -> bytes:
     return _pack("decision", (item.nonce, item.next, *_pack_rows(item.rows)))
 
 
-def unpack_decision(key: str, stored: bytes) -> Decision:
+def unpack_decision(key: str, stored: Buffer) -> Decision:
     """Read a decision of the controller, or raise `JournalDamaged`."""
     try:
         nonce, following, columns, rows = _unpack("decision", key, stored)
@@ -345,7 +354,7 @@ def pack_copied(rows: tuple[RowChange, ...]) -> bytes:
     return _pack("copied", _pack_rows(rows))
 
 
-def unpack_copied(key: str, stored: bytes) -> tuple[RowChange, ...]:
+def unpack_copied(key: str, stored: Buffer) -> tuple[RowChange, ...]:
     """Read a part of a copy of the controller's catalog, or raise `JournalDamaged`."""
     try:
         return _unpack_rows(*_unpack("copied", key, stored))
@@ -358,7 +367,7 @@ def pack_copy(place: Place, parts: int) -> bytes:
     return _pack("copy", (tuple(place), parts))
 
 
-def unpack_copy(key: str, stored: bytes) -> int:
+def unpack_copy(key: str, stored: Buffer) -> int:
     """Return the number of parts of a copy, or raise `JournalDamaged`."""
     try:
         return int(_unpack("copy", key, stored)[1])

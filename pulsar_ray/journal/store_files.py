@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pulsar_ray.errors import CorruptData, JournalDamaged, PulsarException
+from pulsar_ray.format.checksum import Buffer
 from pulsar_ray.journal.catalog import first_ledger, first_term
 from pulsar_ray.journal.objects import ledger_of
 from pulsar_ray.ledger.directory_owner import create_epoch_file
@@ -270,7 +271,7 @@ class StoreFiles:
     def discard_staged(self, partition: str) -> None:
         shutil.rmtree(self._staged(partition), ignore_errors=True)
 
-    def stage(self, partition: str, file: str, data: bytes) -> None:
+    def stage(self, partition: str, file: str, data: Buffer) -> None:
         path = self._staged(partition) / file
         path.parent.mkdir(0o700, parents=True, exist_ok=True)
         with path.open("ab") as out:
@@ -336,7 +337,7 @@ class StoreFiles:
         path.parent.mkdir(0o700, parents=True, exist_ok=True)
         write_note(path, _note(pieces))
 
-    def fetch_back(self, partition: str, file: str, start: int, data: bytes) -> None:
+    def fetch_back(self, partition: str, file: str, start: int, data: Buffer) -> None:
         flags = os.O_WRONLY | os.O_CREAT | (0 if start else os.O_TRUNC)
         fd = SYSTEM_DISK.open(self.path(partition) / f"{file}{_COMING_BACK}", flags)
         try:

@@ -20,6 +20,7 @@ from pulsar_ray.errors import (
     StoreSealed,
     Timeout,
 )
+from pulsar_ray.format.checksum import Buffer
 from pulsar_ray.journal.journal_door import JournalDoor
 from pulsar_ray.journal.life_runner import LifeRunner
 from pulsar_ray.journal.objects import CLUSTER, CatalogEntry, Place, pack_cluster, unpack_cluster
@@ -60,7 +61,7 @@ class CountingStore:
         self.put_bytes += len(body)
         return was_made
 
-    def get(self, key: str) -> bytes | None:
+    def get(self, key: str) -> Buffer | None:
         self.gets += 1
         with self._watched("reads"):
             return self._inner.get(key)

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, Protocol
 
 from pulsar_ray.errors import JournalDamaged, ServiceUnitNotReady
-from pulsar_ray.format.checksum import checksum
+from pulsar_ray.format.checksum import Buffer, checksum
 from pulsar_ray.journal.catalog import NOBODY, Catalog
 from pulsar_ray.journal.objects import (
     NEXT,
@@ -91,7 +91,7 @@ class Directory(Protocol):
     def discard_staged(self, partition: str) -> None:
         """Forget what was staged and not installed."""
 
-    def stage(self, partition: str, file: str, data: bytes) -> None:
+    def stage(self, partition: str, file: str, data: Buffer) -> None:
         """Add bytes to a file that will be installed."""
 
     def install(self, partition: str, term: int, front: int) -> None:
@@ -121,7 +121,7 @@ class Directory(Protocol):
     def stage_note(self, partition: str, file: str, pieces: list[tuple[int, int, int]]) -> None:
         """Note which pieces have all of a file that will be installed."""
 
-    def fetch_back(self, partition: str, file: str, start: int, data: bytes) -> None:
+    def fetch_back(self, partition: str, file: str, start: int, data: Buffer) -> None:
         """Add bytes to a file that is to be here again."""
 
     def end_fetching(self, partition: str, file: str) -> None:

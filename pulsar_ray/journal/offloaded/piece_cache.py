@@ -11,6 +11,8 @@ import threading
 from collections import OrderedDict
 from pathlib import Path
 
+from pulsar_ray.format.checksum import Buffer
+
 MEMORY_BYTES = 64 * 1024 * 1024
 """Pieces take so much memory at most, while the disk has no room for them."""
 
@@ -46,7 +48,7 @@ class PieceCache:
         """Return whether a piece is here."""
         return key in self._pieces
 
-    def keep(self, key: str, data: bytes) -> None:
+    def keep(self, key: str, data: Buffer) -> None:
         """Keep a piece, and let others go for it; the newest always stays. Raises OSError."""
         fd, is_in_memory = self._written(data)
         with self._lock:
@@ -72,7 +74,7 @@ class PieceCache:
             self._memory_bytes -= length * is_in_memory
             os.close(fd)
 
-    def _written(self, data: bytes) -> tuple[int, bool]:
+    def _written(self, data: Buffer) -> tuple[int, bool]:
         if shutil.disk_usage(self._directory).free - len(data) >= self._least_free_bytes:
             try:
                 return self._file_of(data), False
@@ -84,7 +86,7 @@ class PieceCache:
             file.write(data)
         return fd, True
 
-    def _file_of(self, data: bytes) -> int:
+    def _file_of(self, data: Buffer) -> int:
         with tempfile.TemporaryFile(dir=self._directory, buffering=0) as file:
             view = memoryview(data)
             while view:

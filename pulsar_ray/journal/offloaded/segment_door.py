@@ -61,7 +61,7 @@ class Wanted(NamedTuple):
         return piece_key(self.partition, self.segment, self.piece.start, self.piece.end)
 
 
-def read_piece(store: ObjectStore, wanted: Wanted) -> bytes:
+def read_piece(store: ObjectStore, wanted: Wanted) -> memoryview:
     """Read the bytes of a piece from the object store.
 
     Raises JournalDamaged, which names the object, if it is gone or not what was written.

@@ -78,10 +78,10 @@ class Bucket:
             raise self._typed(key, error) from error
         return True
 
-    def get(self, key: str) -> bytes | None:
+    def get(self, key: str) -> memoryview | None:
         """Return an object's bytes, None if there is none."""
         try:
-            return bytes(self._obstore.get(self._store, key).bytes())
+            return memoryview(self._obstore.get(self._store, key).bytes())
         except (FileNotFoundError, self._errors.NotFoundError) as error:
             self._refuse_missing_bucket(key, error)
             return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from pulsar_ray.errors import RemoteStoreRefused, RemoteStoreUnavailable
+from pulsar_ray.format.checksum import Buffer
 from pulsar_ray.journal.requests import CREATED, EXISTS, UNKNOWN, Create, Delete, Get, ListKeys
 
 
@@ -18,8 +19,8 @@ class ObjectStore(Protocol):
     def create(self, key: str, body: bytes) -> bool:
         """Write a durable object, unless there is one; return whether it was written."""
 
-    def get(self, key: str) -> bytes | None:
-        """Return an object's bytes, None if there is none."""
+    def get(self, key: str) -> Buffer | None:
+        """Return an object's bytes, where its client has them, None if there is none."""
 
     def list(self, prefix: str) -> list[str]:
         """Return the sorted names that begin with a prefix, which ends with a slash."""

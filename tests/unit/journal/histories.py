@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any
 
 from pulsar_ray.errors import PulsarException
+from pulsar_ray.format.checksum import Buffer
 from pulsar_ray.journal import store_life
 from pulsar_ray.journal.catalog import NOBODY, Catalog, first_ledger
 from pulsar_ray.journal.objects import (
@@ -221,7 +222,7 @@ class Disk:
         self.world.counts["by reference"] += 1
         self.staged_away.setdefault(partition, {})[file] = pieces
 
-    def fetch_back(self, partition: str, file: str, start: int, data: bytes) -> None:
+    def fetch_back(self, partition: str, file: str, start: int, data: Buffer) -> None:
         coming = self.coming_back.setdefault((partition, file), bytearray())
         del coming[len(coming) if start else 0 :]
         coming.extend(bytes(max(0, start - len(coming))))
@@ -243,7 +244,7 @@ class Disk:
         self.staged.pop(partition, None)
         self.staged_away.pop(partition, None)
 
-    def stage(self, partition: str, file: str, data: bytes) -> None:
+    def stage(self, partition: str, file: str, data: Buffer) -> None:
         self.staged.setdefault(partition, {}).setdefault(file, bytearray()).extend(data)
 
     def install(self, partition: str, term: int, front: int) -> None:

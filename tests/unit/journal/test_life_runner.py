@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from pulsar_ray.errors import RemoteStoreRefused, RemoteStoreUnavailable, ServiceUnitNotReady
+from pulsar_ray.format.checksum import Buffer
 from pulsar_ray.journal.catalog import NOBODY, Catalog
 from pulsar_ray.journal.life_runner import LifeRunner
 from pulsar_ray.journal.objects import Append
@@ -56,7 +57,7 @@ class Unreliable:
             raise RemoteStoreUnavailable(f"{key}: the answer was lost")
         return is_created
 
-    def get(self, key: str) -> bytes | None:
+    def get(self, key: str) -> Buffer | None:
         self._fail(key)
         return self.inner.get(key)
 
