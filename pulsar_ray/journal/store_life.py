@@ -394,6 +394,18 @@ class StoreLife:
         finally:
             self._is_checkpointing = False
 
+    def put_in_pieces(self, partition: str) -> Task[int]:
+        """Ship a partition, the ends of its files as pieces; return how many bytes have come meanwhile.
+
+        So little is left to be shipped and read when it leaves.
+        """
+        yield from self.until_shipped()
+        yield from self.checkpoint()
+        mirror = self.mirror.get(partition)
+        bases = {} if mirror is None else {name: file.base for name, file in mirror.files.items()}
+        lengths = self.files_of(partition)
+        return sum(max(0, end - bases.get(name, 0) - self.inline_bytes) for name, end in lengths.items())
+
     def offload(self, partition: str, files: Sequence[str]) -> Task[list[str]]:
         """Leave closed files to the object store alone, and return those.
 
@@ -629,12 +641,13 @@ class StoreLife:
 
     def _stage_by_reference(self, partition: str, name: str, file: FileState) -> Task[None]:
         """Leave a closed segment in the object store, and stage its note."""
-        if file.base < file.length:
-            data = bytes(file.tail or b"")
-            key = piece_key(partition, name, file.base, file.length)
+        while file.base < file.length:
+            end = min(file.length, file.base + PIECE_BYTES)
+            data = bytes((file.tail or b"")[: end - file.base])
+            key = piece_key(partition, name, file.base, end)
             if (yield from create(key, pack_piece(data))) is not None:
                 raise JournalDamaged(f"two contents of one piece: {key}")
-            file.cover(file.length, checksum(data))
+            file.cover(end, checksum(data))
         self.directory.stage_note(partition, name, list(file.pieces))
 
     def _queue_adoption(self, partition: str, packed: Any) -> None:

@@ -331,6 +331,41 @@ async def test_an_adopted_partition_leaves_its_closed_segments_in_the_bucket(
         assert seqs(log) == list(range(31))
 
 
+@runs
+async def test_the_end_of_a_closed_segment_that_is_in_the_journal_alone_becomes_pieces_of_usual_size(
+    home: Path, url: str, tmp_path: Path
+) -> None:
+    with journal_of(home, url) as journal:
+        partition = await filled(home, 2)
+        journal._life.inline_bytes = 0
+        journal.run(lambda life: life.checkpoint())
+        for seq in range(2, 30):
+            append(partition.log, seq, size=MESSAGE)
+        partition.link.when_durable(lambda: partition.confirmed.append(30))
+        await partition.until_confirmed(2, 30)
+        partition.die()
+    other = tmp_path / "b"
+    assert taken_over(other, url) == [str(NUMBER)]
+    (name,) = offloaded_names(other / "p" / str(NUMBER))
+    assert name == closed(partition.log)[0]
+    note = read_note(other / "p" / str(NUMBER) / name)
+    assert note is not None
+    assert max(end - start for start, end, _ in note.pieces) <= store_life.PIECE_BYTES
+    with journal_of(other, url), opened_at(other) as log:
+        assert seqs(log) == list(range(30))
+
+
+@runs
+async def test_little_is_left_to_ship_of_what_was_put_in_pieces(home: Path, url: str) -> None:
+    with journal_of(home, url) as journal:
+        partition = await filled(home)
+        journal._life.inline_bytes = 0
+        assert journal.run(lambda life: life.put_in_pieces(str(NUMBER))) == 0
+        mirror = journal._life.mirror[str(NUMBER)]
+        assert all(file.base == file.length for file in mirror.files.values())
+        partition.die()
+
+
 @contextmanager
 def opened_at(home: Path) -> Iterator[ManagedLedger]:
     log = opened(home / "p" / str(NUMBER))
