@@ -100,6 +100,13 @@ class ActorSystem(Protocol):
         """Create the controller on the node of its order, or return it."""
         ...
 
+    async def make_ready(self, node_id: str) -> float:
+        """Have a process come up on a node for the next actor there.
+
+        Returns how many seconds that takes about; without it the actor starts later.
+        """
+        ...
+
     def find(self, name: str) -> ActorHandle | None:
         """The actor of a name; None if there is none."""
         ...

@@ -35,6 +35,20 @@ def _remote(cls: Any) -> Any:
     return decorate(concurrency_groups={DATA: data_group(ray.__version__), "ctl": CTL_GROUP})(cls)
 
 
+class _Spare:
+    """Does nothing: it is ended before it begins."""
+
+
+def spare(node_id: str) -> Any:
+    """Create an actor for the sake of its process.
+
+    Ended before that is up, it leaves the process to Ray's idle ones, of which the next actor takes one.
+    """
+    strategy = NodeAffinitySchedulingStrategy(node_id, soft=False)
+    made: Any = _remote(_Spare)
+    return made.options(num_cpus=0, scheduling_strategy=strategy).remote()
+
+
 def data_group(ray_version: str) -> int:
     """The number of sessions' calls that an actor holds at once."""
     major, minor = ray_version.split(".")[:2]

@@ -37,6 +37,9 @@ from pulsar_ray.transport.this_ray import (
 )
 
 ENDED_EXIT_CODE = 71
+SPARE_ASKED_FOR_S = 0.1
+"""Ray has begun a process by then, which does not serve yet."""
+PROCESS_STARTS_S = 2.0
 
 _CLASSES: dict[ActorKind, type[Any]] = {
     ActorKind.PARTITION: TopicPartition,
@@ -98,6 +101,13 @@ class RayActors:
 
         arguments = (data_dir, settings, order, self, OwnRayActor)
         return RayActor(CONTROLLER, options.create(Controller, CONTROLLER, order.node_id, *arguments))
+
+    async def make_ready(self, node_id: str) -> float:
+        """See ActorSystem."""
+        spare = options.spare(node_id)
+        await asyncio.sleep(SPARE_ASKED_FOR_S)
+        ray.kill(spare)
+        return PROCESS_STARTS_S
 
     def find(self, name: str) -> RayActor | None:
         """See ActorSystem."""

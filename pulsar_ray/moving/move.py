@@ -11,7 +11,7 @@ from enum import Enum
 
 SMALL_REST_BYTES = 4 << 20
 """So little is copied while publishers wait."""
-MOST_ROUNDS = 8
+MOST_ROUNDS = 16
 
 
 class Step(Enum):
@@ -75,6 +75,8 @@ class Move:
     total_bytes: int = 0
     rest_bytes: int = 0
     rounds: int = 0
+    is_outrun: bool = False
+    """Whether copying alone does not come to an end: the partition takes more than is copied."""
     asked_ms: int = 0
     is_shipped: bool = False
     """Whether the partition is in an object store, whose catalog has decided before ours."""
@@ -107,9 +109,9 @@ class Move:
     def copied(self, total_bytes: int, rest_bytes: int) -> None:
         """Take in that a round of `COPY` ended, and how much had come meanwhile."""
         self.rounds += 1
-        is_slower = self.rounds > 1 and rest_bytes * 2 > self.rest_bytes
+        self.is_outrun = self.is_outrun or (self.rounds > 1 and rest_bytes * 2 > self.rest_bytes)
         self.total_bytes, self.rest_bytes = total_bytes, rest_bytes
-        if rest_bytes <= SMALL_REST_BYTES or is_slower or self.rounds >= MOST_ROUNDS:
+        if rest_bytes <= SMALL_REST_BYTES or self.rounds >= MOST_ROUNDS:
             self.step = Step.STOP
 
     def owned(self, is_at_target: bool) -> None:

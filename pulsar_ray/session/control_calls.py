@@ -87,6 +87,7 @@ PARTITION_CALLS: Calls = {
     "offload": {"request_id": is_text, "before": is_position},
     "offload_status": {},
     "fetch_back": {"request_id": is_text},
+    "slow_down": {"bytes_per_s": _is_count, "for_ms": _is_count},
     "terminate": {},
     "end_messages": {"sending": _are_entry_seqs, "idle_ms": is_number},
     "measure_range": {

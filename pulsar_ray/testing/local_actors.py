@@ -79,6 +79,10 @@ class LocalActors:
         """Refuse: no store here begins one."""
         raise NotAllowedError("there is one controller here, which the test has begun")
 
+    async def make_ready(self, node_id: str) -> float:
+        """See ActorSystem; its actors need no processes."""
+        return 0.0
+
     def find(self, name: str) -> LocalActor | None:
         """See ActorSystem."""
         return self.actors.get(name)

@@ -188,6 +188,10 @@ class StubActors:
         """Refuse: no store here begins one."""
         raise NotAllowedError("there is one controller here, which the test has begun")
 
+    async def make_ready(self, node_id: str) -> float:
+        """See ActorSystem; its actors need no processes."""
+        return 0.0
+
     def find(self, name: str) -> ActorHandle | None:
         """See ActorSystem."""
         return ControllerHandle(self.cluster) if name == CONTROLLER else self.handles.get(name)

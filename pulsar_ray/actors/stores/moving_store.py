@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections import deque
 from pathlib import Path
+from typing import Any
 
 from pulsar_ray.actors.actor_system import ActorHandle
 from pulsar_ray.actors.stores.held_store import HeldStore, StoreNode
@@ -55,6 +57,14 @@ class MovingStore(HeldStore):
     async def move_is_shipped(self, number: int) -> bool:
         """See MovedFiles.is_shipped."""
         return await asyncio.to_thread(self._moved.is_shipped, number)
+
+    async def move_ship(self, number: int) -> int:
+        """Ship what there is by now, and return how many bytes have come meanwhile.
+
+        See StoreLife.put_in_pieces. Raises ServiceUnitNotReady without a journal that runs.
+        """
+        journal = self._running_journal()
+        return await asyncio.to_thread(journal.run, lambda life: life.put_in_pieces(str(number)))
 
     async def move_back(self, number: int) -> str:
         """See StoreJournal.take_back. Raises ServiceUnitNotReady without a journal that runs."""
@@ -132,22 +142,39 @@ class MovingStore(HeldStore):
     ) -> int:
         had = self._moved.has(number, move_id, file)
         start, stop = max(0, had - OVERLAP_BYTES), min(end, had + most_bytes)
-        tries = 0
-        while start < stop:
-            length = min(CHUNK_BYTES, stop - start)
-            data, total = await source.call(
-                "move_read", number, file, start, length, within_s=CHUNK_DEADLINE_S
-            )
-            if not data:
-                break  # it is gone, or shorter: the next listing tells
-            if await asyncio.to_thread(self._moved.put, number, move_id, file, start, data, total):
-                start += len(data)
-            else:
-                tries += 1
-                if tries > MOST_TRIES:
-                    raise NotConnected(f"{file} of partition {number} has other bytes each time")
-                start = 0
-        return self._moved.has(number, move_id, file) - had
+        for _ in range(MOST_TRIES):
+            if await self._pull_chunks(source, number, move_id, file, start, stop):
+                return self._moved.has(number, move_id, file) - had
+            start = 0
+        raise NotConnected(f"{file} of partition {number} has other bytes each time")
+
+    async def _pull_chunks(
+        self, source: ActorHandle, number: int, move_id: str, file: str, start: int, stop: int
+    ) -> bool:
+        """Copy a part of a file, the next chunks asked for while one is written.
+
+        False if the file here has other bytes.
+        """
+        ahead: deque[tuple[int, int, asyncio.Future[Any]]] = deque()
+        try:
+            while start < stop or ahead:
+                while start < stop and len(ahead) < CHUNKS_AHEAD:
+                    length = min(CHUNK_BYTES, stop - start)
+                    call = source.call("move_read", number, file, start, length, within_s=CHUNK_DEADLINE_S)
+                    ahead.append((start, length, asyncio.ensure_future(call)))
+                    start += length
+                at, length, asked = ahead.popleft()
+                data, total = await asked
+                if not data:
+                    break  # it is gone: the next listing tells
+                if not await asyncio.to_thread(self._moved.put, number, move_id, file, at, data, total):
+                    return False
+                if len(data) < length:
+                    break  # it is shorter
+            return True
+        finally:
+            for _, _, asked in ahead:
+                asked.cancel()
 
     async def move_install(self, number: int, move_id: str, files: FinalFiles) -> None:
         """See MovedFiles.install; a shipped partition is owned here in the object store then.

@@ -43,6 +43,9 @@ COPY_DEADLINE_S = 120.0
 DISK_DEADLINE_S = 300.0
 STOP_DEADLINE_S = 5.0
 AGAIN_S = 0.5
+SLOWED_BY = 3
+"""What comes while something is copied is so much less than that."""
+SLOWED_MS = 30_000
 KEPT_MOVES = 200
 KEEP_SOURCE_S = 60.0
 """Consumers on the node may have queued messages that they read there."""
@@ -330,6 +333,8 @@ class _Carrier:
         self._held: asyncio.Future[Any] | None = None
         self._was_running = False
         self._final: FinalFiles | None = None
+        self._ready_at: float | None = None
+        """From then on, by the loop's time, the target's node has a process for the partition."""
 
     async def run(self) -> None:
         """Carry the move out to its end."""
@@ -382,14 +387,43 @@ class _Carrier:
         await self._at_target("move_begin", *begun)
 
     async def _copy(self) -> None:
-        ends = await self._listed()
+        ends, loop = await self._listed(), asyncio.get_running_loop()
+        began, to_copy = loop.time(), self._move.rest_bytes
         if self._move.is_shipped:
-            self._move.copied(sum(ends.values()), 0)  # the object store has it
-            return
-        await self._pull(ends)
+            rest: int = await self._at_source("move_ship", within_s=COPY_DEADLINE_S)
+        else:
+            await self._pull(ends)
+        bytes_a_second = to_copy / max(0.001, loop.time() - began)
+        is_waiting = await self._until_ready()
         now = await self._listed()
-        rest = sum(max(0, end - ends.get(file, 0)) for file, end in now.items())
+        if not self._move.is_shipped:
+            rest = sum(max(0, end - ends.get(file, 0)) for file, end in now.items())
+        elif is_waiting:
+            rest = await self._at_source("move_ship", within_s=COPY_DEADLINE_S)
         self._move.copied(sum(now.values()), rest)
+        if self._move.is_outrun:
+            await self._slow_down(bytes_a_second / SLOWED_BY)
+
+    async def _until_ready(self) -> bool:
+        """Wait until a partition that runs can start at the target at once: publishers wait for that.
+
+        Returns whether that took time.
+        """
+        if partition_name(self._move.name) not in self._actors.handles:
+            return False
+        now = asyncio.get_running_loop().time()
+        if self._ready_at is None:
+            node_id = self._store(self._move.target)["node_id"]
+            self._ready_at = now + await self._actors.system.make_ready(node_id)
+        await asyncio.sleep(max(0.0, self._ready_at - now))
+        return self._ready_at > now
+
+    async def _slow_down(self, bytes_a_second: float) -> None:
+        """Have the partition take less than is copied, or else there is always more to copy."""
+        handle = self._actors.handles.get(partition_name(self._move.name))
+        if handle is not None:
+            limit = {"bytes_per_s": max(1, int(bytes_a_second)), "for_ms": SLOWED_MS}
+            await handle.call("call", "slow_down", limit, within_s=ASK_DEADLINE_S)
 
     async def _stop(self) -> None:
         row = self._row()

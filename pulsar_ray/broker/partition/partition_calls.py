@@ -13,6 +13,7 @@ from pulsar_ray.broker.partition.manifest_writer import ManifestWriter
 from pulsar_ray.broker.partition.message_pages import Record, read_page
 from pulsar_ray.broker.partition.publishing.connected_producers import ConnectedProducers
 from pulsar_ray.broker.partition.publishing.own_messages import OwnMessages
+from pulsar_ray.broker.partition.publishing.publish_gate import PublishThrottle
 from pulsar_ray.broker.partition.publishing.topic_end import TopicEnd
 from pulsar_ray.broker.partition.range_measure import RangeLimits, measure_range
 from pulsar_ray.broker.partition.range_plan import cut_range, segments_before
@@ -61,6 +62,7 @@ class PartitionCalls:
         end: TopicEnd,
         compaction: TopicCompaction,
         offload: TopicOffload,
+        throttle: PublishThrottle,
         waiting: Callable[[], str],
     ) -> None:
         self._ledger = ledger
@@ -71,6 +73,7 @@ class PartitionCalls:
         self._end = end
         self._compaction = compaction
         self._offload = offload
+        self._throttle = throttle
         self._waiting = waiting
         self._writer = writer
         self._disk = disk
@@ -111,10 +114,15 @@ class PartitionCalls:
             "offload": self._offload.offload,
             "offload_status": self._offload.status,
             "fetch_back": self._offload.fetch_back,
+            "slow_down": self._slow_down,
             "terminate": self._end.terminate,
         }
         check_call(PARTITION_CALLS, "partition", name, arguments)
         return await methods[name](**arguments)
+
+    async def _slow_down(self, bytes_per_s: int, for_ms: int) -> None:
+        """Take less from publishers for a while, however much their policies allow."""
+        self._throttle.slow_down(bytes_per_s, for_ms)
 
     async def _truncate(self) -> None:
         """Delete all that is stored by now, what was compacted included."""

@@ -185,6 +185,7 @@ class PartitionServer:
             TopicEnd(ledger, self.intake, self._gate, self._writer),
             self._compaction,
             self._offload,
+            self._throttle,
             self._waiting_for_remote,
         )
         grace_s = in_force.settings.reattach_grace_seconds

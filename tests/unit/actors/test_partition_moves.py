@@ -31,6 +31,7 @@ from pulsar_ray.errors import (
 )
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.testing.local_actors import LocalActors
 from pulsar_ray.transport.actor_names import partition_name
 from tests.stored_blocks import IDENTITY, abandon, append, settings
 from tests.unit.managed_ledger.log.test_log_recovery import entries
@@ -87,6 +88,7 @@ class World:
             path / "meta.sqlite", "c", "g", restored=[PartitionRow(T, NUMBER, T, -1, SOURCE, True)]
         )
         self.topics = self
+        self.system = LocalActors(lambda *_: None)
         self.known: dict[str, dict[str, Any]] = {
             name: {"handle": Handle(self, Store(self, name)), "node_id": name, "host": name}
             for name in (SOURCE, TARGET)

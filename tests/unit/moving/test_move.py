@@ -84,27 +84,31 @@ def test_behind_the_catalogs_word_it_has_moved_whatever_fails(fails: Step) -> No
     assert (move.is_moved, move.reason) == (True, "")
 
 
-def test_rounds_go_on_while_they_shrink() -> None:
+def test_rounds_go_on_and_publishing_is_slowed_down_once_they_do_not_shrink() -> None:
     move = new_move()
     move.next()
     move.done()
     rest = SMALL_REST_BYTES * 10
     move.copied(1 << 40, rest)
     assert move.next() is Step.COPY
-    move.copied(1 << 40, rest // 3)
-    assert move.next() is Step.COPY
-    move.copied(1 << 40, rest // 4)
-    assert move.next() is Step.STOP  # publishing is faster than copying
+    are_outrun = []
+    for part in (3, 4):  # publishing is faster than copying then
+        move.copied(1 << 40, rest // part)
+        assert move.next() is Step.COPY
+        are_outrun.append(move.is_outrun)
+    assert are_outrun == [False, True]
+    move.copied(1 << 40, SMALL_REST_BYTES)
+    assert move.next() is Step.STOP
 
 
 def test_there_are_so_many_rounds_at_most() -> None:
     move = new_move()
     move.next()
     move.done()
-    rest = SMALL_REST_BYTES * 10**6
+    rest = SMALL_REST_BYTES << 40
     for number in range(MOST_ROUNDS):
         assert move.next() is Step.COPY
-        move.copied(1 << 60, rest >> (2 * number))
+        move.copied(1 << 80, rest >> (2 * number))
     assert move.next() is Step.STOP
 
 

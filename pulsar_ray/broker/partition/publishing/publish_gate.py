@@ -84,6 +84,9 @@ class PublishThrottle:
         """None while the topic has no rate: then nothing need be charged."""
         self._slowed: dict[Carrier, Session] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._slowest: int = 0
+        """Bytes a second for a while, whatever the policies allow; 0: as they say."""
+        self._lifting: asyncio.TimerHandle | None = None
         self.settings_changed()
 
     @property
@@ -94,13 +97,23 @@ class PublishThrottle:
     def settings_changed(self) -> None:
         """Begin anew if the rate has changed: no former debt is paid."""
         settings = self._policies.settings
-        rates = (
-            settings.max_publish_rate_per_topic_in_messages,
-            settings.max_publish_rate_per_topic_in_bytes,
-        )
+        of_bytes = settings.max_publish_rate_per_topic_in_bytes
+        if self._slowest:
+            of_bytes = min(of_bytes or self._slowest, self._slowest)
+        rates = settings.max_publish_rate_per_topic_in_messages, of_bytes
         if self.limit is None or not self.limit.is_of(*rates):
             self.limit = RateLimit.of(*rates)
             self._go_on()
+
+    def slow_down(self, bytes_per_s: int, for_ms: int) -> None:
+        """Let no more pass than this for a while; 0 ends that at once."""
+        if self._lifting is not None:
+            self._lifting.cancel()
+            self._lifting = None
+        self._slowest = bytes_per_s
+        self.settings_changed()
+        if bytes_per_s:
+            self._lifting = self._loop.call_later(for_ms / 1000, lambda: self.slow_down(0, 0))
 
     def charge(self, session: Session, messages: int, size: int) -> None:
         """Charge an admitted block; its client waits if that was more than the rate."""

@@ -114,3 +114,22 @@ def test_another_rate_begins_with_a_second_of_its_own() -> None:
     assert not pipe.is_held
     partition.throttle.charge(session, 2, 0)
     assert pipe.is_held
+
+
+def test_a_partition_that_moves_takes_less_for_a_while_and_then_what_its_policies_say() -> None:
+    partition = Throttled(max_publish_rate_per_topic_in_bytes=1_000)
+    session, pipe = partition.session()
+    held = []
+    for limit, size in ((100, 150), (5_000, 1_500)):  # no more than the policies say
+        partition.throttle.slow_down(limit, 30_000)
+        partition.throttle.charge(session, 1, size - 1_000 if limit > 1_000 else size)
+        held.append(pipe.is_held)
+    assert held == [True, False]
+    assert partition.timers.delays_s[0] == 30.0
+    partition.throttle.charge(session, 1, 1_000)
+    held.append(pipe.is_held)
+    partition.policies.take(partition.policies.settings.replace(max_publish_rate_per_topic_in_bytes=0))
+    partition.throttle.slow_down(0, 0)
+    held.append(pipe.is_held)
+    assert held == [True, False, True, False]
+    assert partition.throttle.limit is None
