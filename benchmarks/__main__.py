@@ -49,6 +49,7 @@ GROUPS = {
     "http": "running.http",
     "remote": "running.remote",
     "offload": "running.offload",
+    "moves": "running.moves",
     "spark_read": "on_spark.spark_read",
     "spark_stream": "on_spark.spark_stream",
     "spark_write": "on_spark.spark_write",

@@ -395,9 +395,9 @@ class StoreLife:
             self._is_checkpointing = False
 
     def put_in_pieces(self, partition: str) -> Task[int]:
-        """Ship a partition, the ends of its files as pieces; return how many bytes have come meanwhile.
+        """Ship a partition, and make pieces of the ends of its files.
 
-        So little is left to be shipped and read when it leaves.
+        Returns how many bytes have come meanwhile: so much is left to ship and read when it leaves.
         """
         yield from self.until_shipped()
         yield from self.checkpoint()

@@ -76,7 +76,7 @@ class Move:
     rest_bytes: int = 0
     rounds: int = 0
     is_outrun: bool = False
-    """Whether copying alone does not come to an end: the partition takes more than is copied."""
+    """Whether the partition takes more than is copied, so that there is always more."""
     asked_ms: int = 0
     is_shipped: bool = False
     """Whether the partition is in an object store, whose catalog has decided before ours."""

@@ -44,7 +44,7 @@ DISK_DEADLINE_S = 300.0
 STOP_DEADLINE_S = 5.0
 AGAIN_S = 0.5
 SLOWED_BY = 3
-"""What comes while something is copied is so much less than that."""
+"""A partition that takes too much takes so many times less than is copied."""
 SLOWED_MS = 30_000
 KEPT_MOVES = 200
 KEEP_SOURCE_S = 60.0
@@ -334,7 +334,7 @@ class _Carrier:
         self._was_running = False
         self._final: FinalFiles | None = None
         self._ready_at: float | None = None
-        """From then on, by the loop's time, the target's node has a process for the partition."""
+        """The loop's time at which the target's node has a process for the partition."""
 
     async def run(self) -> None:
         """Carry the move out to its end."""
@@ -405,9 +405,9 @@ class _Carrier:
             await self._slow_down(bytes_a_second / SLOWED_BY)
 
     async def _until_ready(self) -> bool:
-        """Wait until a partition that runs can start at the target at once: publishers wait for that.
+        """Wait until a process is there at the target for a partition that runs.
 
-        Returns whether that took time.
+        Publishers wait for less then. Returns whether that took time.
         """
         if partition_name(self._move.name) not in self._actors.handles:
             return False
@@ -419,7 +419,7 @@ class _Carrier:
         return self._ready_at > now
 
     async def _slow_down(self, bytes_a_second: float) -> None:
-        """Have the partition take less than is copied, or else there is always more to copy."""
+        """Have the partition take less than is copied, as the copying is to end."""
         handle = self._actors.handles.get(partition_name(self._move.name))
         if handle is not None:
             limit = {"bytes_per_s": max(1, int(bytes_a_second)), "for_ms": SLOWED_MS}
