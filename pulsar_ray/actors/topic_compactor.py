@@ -38,15 +38,15 @@ class TopicCompactor:
     def __repr__(self) -> str:
         return self._label
 
-    async def begin(self, order: CompactionOrder) -> None:
+    async def begin(self, order: CompactionOrder, is_partition_busy: bool = False) -> None:
         """See CompactionJob.begin."""
         if self._refusal is not None:
             raise self._refusal.again()
-        self._job.begin(order)
+        self._job.begin(order, is_partition_busy)
 
-    async def look(self, number: int) -> JobState:
+    async def look(self, number: int, is_partition_busy: bool = False) -> JobState:
         """See CompactionJob.look."""
-        return self._job.look(number)
+        return self._job.look(number, is_partition_busy)
 
     async def probe(self) -> int:
         """Return the process id."""
