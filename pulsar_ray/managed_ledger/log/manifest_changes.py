@@ -183,15 +183,20 @@ class ManifestChanges:
 
         Raises SubscriptionNotFound.
         """
-        if number not in self._state.manifest.subscriptions:
+        known = self._state.manifest.subscriptions.get(number)
+        if known is None:
             topic = self._state.manifest.identity.topic
             raise SubscriptionNotFound(f"{topic} has no subscription number {number}")
         hold = self.clamp(position)
-        return self._begin([HoldMoved(number, *hold)], hold, hold)
+        goes_back = hold < known.reported
+        # A late report holds nothing that the broker acknowledges meanwhile.
+        respected = hold if goes_back else max(hold, self._expired(number))
+        return self._begin([HoldMoved(number, *hold)], hold, respected)
 
     def seek(self, number: int, position: Position) -> ManifestChange:
         """As `move_hold`; the broker then has acknowledged nothing behind that position."""
         change = self.move_hold(number, position)
+        change.hold = change.result
         expired = self._expired(number)
         if expired > change.result:
             change.records.append(Expired(number, *change.result))

@@ -103,7 +103,12 @@ class Subscription(NamedTuple):
 
     @property
     def hold(self) -> Position:
-        return max(Position(self.hold_ledger_id, self.hold_entry_id), self.expired)
+        return max(self.reported, self.expired)
+
+    @property
+    def reported(self) -> Position:
+        """The position that its dispatcher has reported last."""
+        return Position(self.hold_ledger_id, self.hold_entry_id)
 
     @property
     def expired(self) -> Position:

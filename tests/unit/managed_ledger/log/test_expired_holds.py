@@ -56,6 +56,27 @@ def test_a_late_report_of_a_dispatcher_takes_nothing_back(tmp_path: Path) -> Non
     assert known(log, number).hold == Position(FIRST + 2, 0)
 
 
+def test_a_late_report_that_is_under_way_holds_nothing_that_was_truncated(tmp_path: Path) -> None:
+    log = log_of(tmp_path, 6)
+    number = change(log, log.changes.register("s", True, "earliest")).number
+    log.changes.has_ended(log.changes.end_log_soon())
+    expire = log.changes.expire([number], Position(FIRST + 2, 1))
+    late = log.changes.move_hold(number, Position(FIRST, 0))
+    change(log, expire)
+    assert change(log, log.changes.truncate(9_000)) == [FIRST, FIRST + 1, FIRST + 2]
+    change(log, late)
+    assert known(log, number).hold == Position(FIRST + 2, 1)
+
+
+def test_a_seek_that_is_under_way_is_heeded_when_the_log_is_truncated(tmp_path: Path) -> None:
+    log = log_of(tmp_path, 6)
+    number = change(log, log.changes.register("s", True, "earliest")).number
+    change(log, log.changes.expire([number], Position(FIRST + 2, 1)))
+    seek = log.changes.seek(number, Position(FIRST, 0))
+    assert log.changes.truncate(9_000) is None
+    change(log, seek)
+
+
 def test_a_seek_takes_back_what_has_expired(tmp_path: Path) -> None:
     log = log_of(tmp_path, 6)
     number = change(log, log.changes.register("s", True, "earliest")).number
