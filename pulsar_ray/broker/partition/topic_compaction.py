@@ -43,7 +43,7 @@ CALL_DEADLINE_S = 30.0
 FIRST_LOOK_S = 0.02
 LONGEST_LOOK_S = 0.5
 _BUSY_SHARE = 0.1
-"""A partition that takes more of a processor is busy: its compaction leaves it some more."""
+"""The share of a processor beyond which a partition is busy."""
 _COUNTS = (
     metrics.COMPACTIONS.name,
     metrics.FAILED_COMPACTIONS.name,
