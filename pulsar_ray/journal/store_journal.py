@@ -187,13 +187,18 @@ class StoreJournal:
             self._is_begun.set()
             if self._refusal is None:
                 self._loop.run_forever()
-            # Callers from other threads would wait for them for ever.
+            self._end_tasks()
+        finally:
+            self._loop.close()
+
+    def _end_tasks(self) -> None:
+        """End what callers of other threads wait for, also what they have begun meanwhile."""
+        for _ in range(2):
+            self._loop.run_until_complete(asyncio.sleep(0))
             if tasks := asyncio.all_tasks(self._loop):
                 for task in tasks:
                     task.cancel()
                 self._loop.run_until_complete(asyncio.wait(tasks, timeout=END_PATIENCE_S))
-        finally:
-            self._loop.close()
 
     async def _begin(self) -> None:
         self._runner = LifeRunner(self._life, self._store, self._act, lambda _: None)

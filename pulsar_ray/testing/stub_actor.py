@@ -41,9 +41,10 @@ from pulsar_ray.errors import (
     Timeout,
 )
 from pulsar_ray.ledger.disk import Disk
-from pulsar_ray.ledger.owner_lock import HeldLock, take_lock
+from pulsar_ray.ledger.owner_lock import FileLock, HeldLock, take_lock
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.partition_directories import TopicIdentity
+from pulsar_ray.managed_ledger.store.store_directory import check_is_store, hold_cluster_lock
 from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.testing.stub_process import AskedCluster, StubProcess
 from pulsar_ray.transport.actor_names import partition_name, topic_of_actor
@@ -99,6 +100,9 @@ class StubActor:
         self.clock = RunningClock(clock)
         self.owner = OwnerLoop(f"owner {address}", on_fatal=self._fatal)
         self.is_dead = False
+        self.is_cut_off = False
+        """Whether nobody else hears its process any more, which lives."""
+        self._cluster_lock: FileLock | None = None
         self._number = next(_LIVES)
         self._calls: set[Future[Any]] = set()
         self._lock = threading.Lock()
@@ -110,12 +114,14 @@ class StubActor:
         # As in a broker actor: sessions of a former life must not be mistaken for new ones.
         first_id = int.from_bytes(os.urandom(5), "little") << 20 | 1
         self.host = SessionHost(self.owner.loop, lane_directory, NODE_ADDRESS, settings, self.clock, first_id)
-        self.cluster = cast("Cluster", StubProcess(system.cluster, lambda: self.is_dead))
+        self.cluster = cast("Cluster", StubProcess(system.cluster, lambda: self.is_dead or self.is_cut_off))
         self._starting: Future[None] = self.owner.submit(self._begin)
 
     async def _begin(self) -> None:
         for life in self._former:
             await asyncio.to_thread(life.wait_ended)
+        if self._cluster_lock is None:
+            self._cluster_lock = hold_cluster_lock(Path(self.in_force.settings.data_dir))
         server = await self._start()
         seconds = self.in_force.settings.idle_actor_passivation_seconds
         self._sleeper = Sleeper(server, self.host, self.clock, self.owner.loop, seconds, self._report_idle)
@@ -317,7 +323,7 @@ class StubActor:
             # All is closed, and on disk.
             self._end_disks()
             self.owner.stop()
-            self._ended.set()
+            self._has_let_go()
             return
         try:
             # In the middle of its start nobody could say which locks to drop. One that waits for its
@@ -329,6 +335,11 @@ class StubActor:
         self._end_disks()
         self.owner.stop()
         self._let_go()
+        self._has_let_go()
+
+    def _has_let_go(self) -> None:
+        if self._cluster_lock is not None:
+            self._cluster_lock.release()
         self._ended.set()
 
     def wait_ended(self) -> None:
@@ -365,7 +376,7 @@ class StubActor:
             self._let_go()
         self._end_disks()
         self.owner.stop()
-        self._ended.set()
+        self._has_let_go()
 
     def _is_closed_in_order(self) -> bool:
         """Close what has started; returns False if nothing has."""
@@ -417,6 +428,7 @@ class StubPartition(StubActor):
         return self._held
 
     def _open_ledger(self) -> ManagedLedger:
+        check_is_store(Path(self.in_force.settings.data_dir), self._owner_store[1])
         must_exist = self._must_exist or (self._is_restarted and self._was_made())
         ledger = open_ledger(
             self.directory,

@@ -162,12 +162,14 @@ class StubActors:
         self.fatal_errors: list[BaseException] = []
         self.nodes = {NODE_ID: HOST}
         """The host of each node."""
+        self._node_ids = {HOST: NODE_ID}
         self._roots = {NODE_ID: Path(settings.data_dir)}
         """The data directory of each node that there ever was."""
         self.data_dir = settings.data_dir
         """The path of all data directories, as the controller knows it."""
         self.drained: set[str] = set()
         self._overridden: dict[str, PolicyUpdate] = {}
+        self._cut_off: dict[str, list[Any]] = {}
         self._ending: list[Any] = []
         """Lives of actors that were ended for good, and may still hold files."""
 
@@ -179,7 +181,11 @@ class StubActors:
             self._check_runs()
             handle = self.handles.get(name)
             if handle is None:
-                handle = self.handles[name] = StubHandle(self, kind, name, node_id, arguments)
+                handle = StubHandle(self, kind, name, node_id, arguments)
+                if handle.node_id not in self.nodes:
+                    handle.has_ended = True
+                    return handle
+                self.handles[name] = handle
                 if name not in self.kept_down:
                     handle.life = self._born(handle, None)
             return handle
@@ -270,13 +276,14 @@ class StubActors:
             life = handle.life
             if life is None:
                 return
-            self._ending.append(life)
+            if not isinstance(life, StubStore):
+                self._ending.append(life)
         threading.Thread(target=self._end_life, args=(life,), name="end", daemon=True).start()
 
     def _end_life(self, life: Any) -> None:
         life.kill()
         life.wait_ended()
-        with self.lock:
+        with self.lock, suppress(ValueError):
             self._ending.remove(life)
 
     def end_named(self, topic: str) -> None:
@@ -309,26 +316,54 @@ class StubActors:
 
     # --- nodes ------------------------------------------------------------------------------------
 
-    def add_node(self, node_id: str, host: str) -> Path:
-        """Have a node join, and return its data directory."""
-        data_dir = Path(self._settings.data_dir)
-        self._roots[node_id] = data_dir.with_name(f"{data_dir.name}-{host}")
-        self.nodes[node_id] = host
-        return self._roots[node_id]
+    def add_node(self, host: str) -> str:
+        """Have a node join, or one that was lost come back, and return its new id."""
+        with self.lock:
+            node_id = f"{len(self._roots)}-{host}"
+            own = Path(self._settings.data_dir)
+            self._roots[node_id] = own if host == HOST else own.with_name(f"{own.name}-{host}")
+            self._node_ids[host] = node_id
+            self.nodes[node_id] = host
+            return node_id
+
+    def node_on(self, host: str) -> str:
+        """Return the last id of a host's node."""
+        return self._node_ids[host]
+
+    def host_of(self, node_id: str) -> str:
+        """Return the host of a node that there is, or was last."""
+        return next(host for host, last in self._node_ids.items() if last == node_id)
+
+    def directory_of(self, host: str) -> Path:
+        """Return the data directory of a host."""
+        return self._roots[self._node_ids[host]]
 
     def lose_node(self, node_id: str) -> None:
         """End a node with all that runs there, at once and for good."""
         with self.lock:
-            del self.nodes[node_id]
-            handles = [each for each in self.handles.values() if each.node_id == node_id]
-            for handle in handles:
-                handle.has_ended = True
-                del self.handles[handle.name]
-            lives = [each.life for each in handles if each.life is not None]
-            self._ending += lives
+            if node_id in self.nodes:
+                self._forget_node(node_id)
+            lives = self._cut_off.pop(node_id)
+            self._ending += [life for life in lives if not isinstance(life, StubStore)]
         # Without its store it gives no receipt; whatever it did in that order could be one moment.
         for life in sorted(lives, key=lambda each: not isinstance(each, StubStore)):
             self._end_life(life)
+
+    def cut_off(self, node_id: str) -> None:
+        """Let nobody else hear of a node any more, but for the clients of its processes, which live."""
+        with self.lock:
+            self._forget_node(node_id)
+            for life in self._cut_off[node_id]:
+                if isinstance(life, (StubActor, StubStore)):
+                    life.is_cut_off = True
+
+    def _forget_node(self, node_id: str) -> None:
+        del self.nodes[node_id]
+        handles = [each for each in self.handles.values() if each.node_id == node_id]
+        for handle in handles:
+            handle.has_ended = True
+            del self.handles[handle.name]
+        self._cut_off[node_id] = [each.life for each in handles if each.life is not None]
 
     def place_on(self, node_id: str, path: str) -> Path:
         """Return where a path in the data directory of a node lies in this machine."""
@@ -338,9 +373,9 @@ class StubActors:
                 return root / Path(path).relative_to(other)
         raise ValueError(f"{path} is in the data directory of no node")
 
-    def store_on(self, node_id: str) -> StubStore | None:
-        """The present or last life of a node's store; None if it has none."""
-        life: StubStore | None = self.last(store_name(node_id[:8]))
+    def store_on(self, host: str) -> StubStore | None:
+        """The present or last life of a host's store; None if it has none."""
+        life: StubStore | None = self.last(store_name(self._node_ids[host][:8]))
         return life
 
     def _settings_on(self, node_id: str) -> Settings:
@@ -390,6 +425,8 @@ class StubActors:
 
     def close(self) -> None:
         """Give the stores' directories up, once nobody that was ended holds anything."""
+        for node_id in list(self._cut_off):
+            self.lose_node(node_id)
         self.wait_all_ended()
         for handle in list(self.handles.values()):
             if isinstance(handle.life, StubStore):

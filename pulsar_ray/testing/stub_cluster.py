@@ -87,11 +87,6 @@ _LEAVE = (ActorKind.PARTITION, ActorKind.DISPATCHER)
 _FAR_STORE, _FAR_HOST = "far-store", "far"
 
 
-def node_on(host: str) -> str:
-    """Return the id of a node that joined, by its host."""
-    return f"{host}-node"
-
-
 def anybody() -> None:
     """No process ends among those that only tests run in."""
 
@@ -544,25 +539,38 @@ class StubCluster:
         self._restless.start()
 
     def add_node(self, host: str = OTHER_STORE) -> str:
-        """Have a node join, with a store that has the host's name, which is returned."""
-        place = self.actors.add_node(node_on(host), host)
+        """Have a node join, with a store that has the host's name, which is returned.
+
+        One that comes back has the store that lies there.
+        """
+        self.actors.add_node(host)
+        place = self.actors.directory_of(host)
         place.mkdir(parents=True, exist_ok=True)
         if not (place / STORE_FILE).exists():
             write_identity(place, StoreIdentity(host))
         self._finished(self._find_stores())
         return host
 
+    @property
+    def catalog_host(self) -> str:
+        """The host of the controller, or of the last one."""
+        return self.actors.host_of(self._order.node_id)
+
     def lose_node(self, host: str) -> Path:
         """Lose a node with all that runs there, for good; return its disk.
 
         If it is that of the catalog, another controller has to begin elsewhere.
         """
-        node_id = NODE_ID if host == HOST else node_on(host)
+        node_id = self.actors.node_on(host)
         if node_id == self._order.node_id:
             self._finished(self._lose_controller())
-        disk = self.actors.place_on(node_id, self.actors.data_dir)
+        disk = self.actors.directory_of(host)
         self.actors.lose_node(node_id)
         return disk
+
+    def cut_off_node(self, host: str) -> None:
+        """Cut a node off, not that of the catalog; its processes live until it is lost."""
+        self.actors.cut_off(self.actors.node_on(host))
 
     async def _lose_controller(self) -> None:
         self._controller_is_down = True
@@ -570,13 +578,17 @@ class StubCluster:
 
     def begin_controller(self, host: str) -> None:
         """Have a node begin a controller, as its store would after a while (ADR 0143)."""
-        identity = read_identity(self.actors.place_on(node_on(host), self.actors.data_dir))
+        place = self.actors.directory_of(host)
+        identity = read_identity(place)
         assert identity is not None
-        order = CatalogOrder(node_on(host), "recover", identity.cluster_id, str(uuid.uuid4()), False)
-        self.actors.data_dir = str(self.actors.place_on(order.node_id, self.actors.data_dir))
+        order = CatalogOrder(
+            self.actors.node_on(host), "recover", identity.cluster_id, str(uuid.uuid4()), False
+        )
 
         async def begin() -> None:
-            self._order = order
+            self._controller_is_down = True
+            await self._end_controller()
+            self._order, self.actors.data_dir = order, str(place)
             self._controller = self._new_controller(was_restarted=False)
             self._controller_is_down = False
             await self._controller.ready()
@@ -585,17 +597,16 @@ class StubCluster:
 
     def wait_shipping(self, host: str = HOST) -> None:
         """Wait until what is stored on a node is shipped."""
-        node_id = NODE_ID if host == HOST else node_on(host)
 
         def ships() -> bool:
-            store = self.actors.store_on(node_id)
+            store = self.actors.store_on(host)
             return store is not None and store.is_shipping
 
         wait_until(ships, timeout_s=CONTROLLER_S, what=f"the store on {host} ships")
 
     def drain_by_ray(self) -> None:
         """Have Ray drain the second node."""
-        self.actors.drained.add(node_on(OTHER_STORE))
+        self.actors.drained.add(self.actors.node_on(OTHER_STORE))
         self._finished(self._look_for_drained())
 
     async def _look_for_drained(self) -> None:
@@ -698,6 +709,9 @@ def _order(data_dir: Path) -> CatalogOrder:
     if not (data_dir / STORE_FILE).exists():
         write_identity(data_dir, StoreIdentity(STORE))
     if not path.exists():
+        store = read_identity(data_dir)
+        if store is not None and store.cluster_id:  # it was brought back from an object store
+            return CatalogOrder(NODE_ID, "rebuild", store.cluster_id, str(uuid.uuid4()))
         return CatalogOrder(NODE_ID, "found", cluster_id, "stub")
     catalog = Catalog(path)
     cluster_id = catalog.identity.cluster_id or cluster_id

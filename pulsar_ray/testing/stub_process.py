@@ -48,6 +48,7 @@ class StubProcess:
         self._has_ended = has_ended
 
     def __getattr__(self, name: str) -> Any:
+        self._check()
         return getattr(self._cluster, name)
 
     def resolve(
@@ -68,4 +69,4 @@ class StubProcess:
 
     def _check(self) -> None:
         if self._has_ended():
-            raise NotConnected("the process that asks has ended")
+            raise NotConnected("the process that asks has ended, or is cut off")

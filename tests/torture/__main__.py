@@ -14,9 +14,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.torture.damage import harms
+from tests.torture.nodes import plan as on_nodes
+from tests.torture.nodes.round import run_nodes_round
 from tests.torture.plan import WEIGHTS, counted_kinds
 from tests.torture.real import plan as on_ray
 from tests.torture.real import round as real
@@ -27,8 +31,9 @@ SECONDS = 600.0
 ROUND_SECONDS = 12.0
 RAY_SECONDS = 40.0
 SCENES_AT_ONCE = 4
-RAY_EACH = 6
-IN_PROCESS, ON_RAY, BOTH = "process", "ray", "both"
+NODES_SECONDS = 25.0
+IN_PROCESS, ON_NODES, ON_RAY, ALL = "process", "nodes", "ray", "all"
+TURNS = (IN_PROCESS, ON_NODES, IN_PROCESS, ON_NODES, IN_PROCESS, ON_RAY)
 
 
 def scenes_of(seed: int, names: list[str]) -> list[Scene]:
@@ -40,15 +45,14 @@ def scenes_of(seed: int, names: list[str]) -> list[Scene]:
 
 def main() -> int:
     arguments = _arguments()
-    logging.disable(logging.ERROR)  # every fault is in the log of somebody
     directory = arguments.directory or Path(tempfile.mkdtemp(prefix="torture-"))
     end = time.monotonic() + arguments.seconds
     total, rounds = RoundResult(), Counter[str]()
     seeds = iter(arguments.seed or ())
     while True:
         where = arguments.where
-        if where == BOTH:
-            where = ON_RAY if (rounds.total() + 1) % RAY_EACH == 0 else IN_PROCESS
+        if where == ALL:
+            where = TURNS[rounds.total() % len(TURNS)]
         seed = next(seeds, None) if arguments.seed else secrets.randbelow(1 << 31)
         if seed is None or (not arguments.seed and time.monotonic() > end):
             break
@@ -58,7 +62,8 @@ def main() -> int:
         place = directory / str(seed)
         shutil.rmtree(place, ignore_errors=True)
         began = time.monotonic()
-        found = _run(where, place, seed, arguments)
+        with _logging_to(place):
+            found = _run(where, place, seed, arguments)
         rounds[where] += 1
         for kind in ("operations", "faults", "errors"):
             getattr(total, kind).update(getattr(found, kind))
@@ -71,7 +76,7 @@ def main() -> int:
             total.violations += [f"seed {seed}: {violation}" for violation in found.violations]
             print("\n".join(found.violations))
             again = _again(arguments, where, seed)
-            print(f"the history: {place / 'history'}; once more: {again}", flush=True)
+            print(f"the history: {place / 'history'}, the log beside it; once more: {again}", flush=True)
             if not arguments.keep_going:
                 break
         else:
@@ -80,14 +85,31 @@ def main() -> int:
     return 1 if total.violations else 0
 
 
+@contextmanager
+def _logging_to(place: Path) -> Iterator[None]:
+    """Have the log in a file, since every fault is in the log of somebody."""
+    place.mkdir(parents=True)
+    handler = logging.FileHandler(place / "log")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname).1s %(name)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(handler)
+        handler.close()
+
+
 def _run(where: str, place: Path, seed: int, arguments: argparse.Namespace) -> RoundResult:
-    """A round of a seed, in this process or on a Ray of its own."""
+    """A round of a seed, in this process, there on several nodes, or on a Ray of its own."""
     is_real = where == ON_RAY
     scenes = (real.scenes_of if is_real else scenes_of)(seed, arguments.scenes)
     names = ", ".join(scene.name for scene in scenes)
-    print(f"seed {seed}{' on Ray' if is_real else ''}: {names}", flush=True)
+    on = {ON_RAY: " on Ray", ON_NODES: " on several nodes"}.get(where, "")
+    print(f"seed {seed}{on}: {names}", flush=True)
     if is_real:
         return real.run_real_round(place, seed, arguments.ray_seconds, scenes)
+    if where == ON_NODES:
+        return run_nodes_round(place, seed, arguments.nodes_seconds, scenes, arguments.kinds)
     return run_round(place, seed, arguments.round_seconds, scenes, arguments.kinds)
 
 
@@ -100,18 +122,25 @@ def _again(arguments: argparse.Namespace, where: str, seed: int) -> str:
     seconds = f"--round-seconds {arguments.round_seconds:g}"
     if where == ON_RAY:
         seconds = f"--ray-seconds {arguments.ray_seconds:g}"
+    if where == ON_NODES:
+        seconds = f"--nodes-seconds {arguments.nodes_seconds:g}"
     return f"python -m tests.torture --seed {seed} --where {where} {seconds}{beside}"
 
 
 def _summarize(total: RoundResult, rounds: Counter[str]) -> None:
-    print(f"\n{rounds.total()} rounds, {rounds[ON_RAY]} of them on a Ray of their own")
+    print(
+        f"\n{rounds.total()} rounds, {rounds[ON_NODES]} of them on several nodes, "
+        f"{rounds[ON_RAY]} on a Ray of their own"
+    )
     for title, counts in (
         ("operations", total.operations),
         ("faults", total.faults),
         ("errors that clients were told", total.errors),
     ):
         _print_counts(title, counts)
-    missed = sorted((counted_kinds() | harms() | set(on_ray.KINDS)) - total.faults.keys())
+    missed = sorted(
+        (counted_kinds() | harms() | set(on_ray.KINDS) | set(on_nodes.WEIGHTS)) - total.faults.keys()
+    )
     if missed:
         print(f"kinds of faults that did not come: {', '.join(missed)}")
     print(f"violations: {len(total.violations) or 'none'}")
@@ -130,15 +159,20 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, nargs="*", help="run the rounds of these seeds, and no others")
     parser.add_argument(
         "--where",
-        choices=(IN_PROCESS, ON_RAY, BOTH),
-        default=BOTH,
-        help=f"where rounds run; of both, each {RAY_EACH}th is on Ray",
+        choices=(IN_PROCESS, ON_NODES, ON_RAY, ALL),
+        default=ALL,
+        help=f"where rounds run; of all, they take turns: {', '.join(TURNS)}",
     )
     parser.add_argument("--round-seconds", type=float, default=ROUND_SECONDS, help="how long faults last")
+    parser.add_argument("--nodes-seconds", type=float, default=NODES_SECONDS, help="on several nodes")
     parser.add_argument("--ray-seconds", type=float, default=RAY_SECONDS, help="the same on Ray")
     parser.add_argument("--scenes", nargs="*", default=[], choices=[scene.name for scene in SCENES])
     parser.add_argument(
-        "--kinds", nargs="*", default=[], choices=list(WEIGHTS), help="no other faults in process"
+        "--kinds",
+        nargs="*",
+        default=[],
+        choices=[*WEIGHTS, *on_nodes.WEIGHTS],
+        help="no other faults in process",
     )
     parser.add_argument("--directory", type=Path, help="where histories and data go")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at a violation")

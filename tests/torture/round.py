@@ -192,20 +192,59 @@ def run_round(
 ) -> RoundResult:
     """Run scenes under the plan of a seed, and judge them. The directory keeps the history and the data."""
     result = RoundResult()
-    history, data = directory / "history", directory / "data"
-    history.mkdir(parents=True)
-    journal = Journal(history / "run.journal")
+    data = directory / "data"
+    history, journal = new_history(directory)
     broker = TorturedBroker(data, journal, seed, **SETTINGS)
     with broker.disk.installed():
-        runs = [SceneRun(scene, broker, history, seed + n) for n, scene in enumerate(scenes)]
-        try:
-            _work(runs, broker, plan_of(seed, int(seconds * 1000), MEAN_PAUSE_MS, kinds), seconds)
-            _come_to_an_end(runs, broker, result)
-        except Exception as error:  # noqa: BLE001 - the history is judged all the same
-            result.violations.append(f"the round did not end well: {error!r}")
-            faulthandler.dump_traceback(sys.stderr)
-        note(journal, ClockShown(broker.clock.highest_ms()))
-        broker.close()
+        plan = plan_of(seed, int(seconds * 1000), MEAN_PAUSE_MS, kinds)
+        runs = carry_out(broker, history, journal, scenes, seed, plan, seconds, result)
+    judge_history(history, broker, runs, result)
+    write_identity(data, StoreIdentity(STORE))
+    result.violations += [f"verify: {damage}" for damage in verify_directory(data).damages]
+    if not result.violations:
+        logs = {partition: log for run in runs for partition, log in run.record.logs().items()}
+        # What expires meanwhile cannot be told from what is lost.
+        subscribers = [each for run in runs if not run.scene.ttl_ms for each in subscribers_of(run.scene)]
+        counts, wrong = suffer_damage(data, logs, subscribers, seed)
+        result.faults.update(counts)
+        result.violations += wrong
+    return result
+
+
+def new_history(directory: Path) -> tuple[Path, Journal]:
+    """Make the place of a round's history, with the journal of the round itself."""
+    history = directory / "history"
+    history.mkdir(parents=True)
+    return history, Journal(history / "run.journal")
+
+
+def carry_out(
+    broker: TorturedBroker,
+    history: Path,
+    journal: Journal,
+    scenes: Sequence[Scene],
+    seed: int,
+    plan: list[Fault],
+    seconds: float,
+    result: RoundResult,
+) -> list[SceneRun]:
+    """Let scenes work while the broker suffers, come to an end, and close the broker."""
+    runs = [SceneRun(scene, broker, history, seed + n) for n, scene in enumerate(scenes)]
+    try:
+        _work(runs, broker, plan, seconds)
+        _come_to_an_end(runs, broker, result)
+    except Exception as error:  # noqa: BLE001 - the history is judged all the same
+        result.violations.append(f"the round did not end well: {error!r}")
+        faulthandler.dump_traceback(sys.stderr)
+    note(journal, ClockShown(broker.clock.highest_ms()))
+    broker.close()
+    return runs
+
+
+def judge_history(
+    history: Path, broker: TorturedBroker, runs: Sequence[SceneRun], result: RoundResult
+) -> None:
+    """Add what was counted, and the promises that were broken."""
     result.faults.update(broker.counts)
     result.violations += [
         f"an actor ended of an unexpected error:\n{error}"
@@ -217,16 +256,6 @@ def run_round(
     verdict = judge(history)
     result.operations.update(verdict.operations)
     result.violations += [str(violation) for violation in verdict.violations]
-    write_identity(data, StoreIdentity(STORE))
-    result.violations += [f"verify: {damage}" for damage in verify_directory(data).damages]
-    if not result.violations:
-        logs = {partition: log for run in runs for partition, log in run.record.logs().items()}
-        # What expires meanwhile cannot be told from what is lost.
-        subscribers = [each for run in runs if not run.scene.ttl_ms for each in subscribers_of(run.scene)]
-        counts, wrong = suffer_damage(data, logs, subscribers, seed)
-        result.faults.update(counts)
-        result.violations += wrong
-    return result
 
 
 def _work(runs: list[SceneRun], broker: TorturedBroker, plan: list[Fault], seconds: float) -> None:

@@ -45,6 +45,7 @@ from pulsar_ray.broker.partition.publishing.publish_gate import (
 from pulsar_ray.broker.partition.publishing.publish_intake import PublishIntake
 from pulsar_ray.broker.partition.publishing.topic_end import TopicEnd
 from pulsar_ray.broker.partition.reach_file import ReachFile
+from pulsar_ray.broker.partition.recovered import TELLS_NOTHING_STORED, Recovered
 from pulsar_ray.broker.partition.sleeping_cursors import SleepingCursors
 from pulsar_ray.broker.partition.topic_compaction import TopicCompaction
 from pulsar_ray.broker.partition.topic_offload import TopicOffload
@@ -230,8 +231,13 @@ class PartitionServer:
         )
         self._begin_again_at = loop.time() + BEGIN_AGAIN_S
         self._reach = ReachFile(Path(ledger.directory), ledger.disk)
+        self._recovered = Recovered()
         self._note_start()
         self._follow_durability()
+        if shipping is None:
+            self._recovered.are_durable()
+        else:
+            shipping.when_durable(self._recovered.are_durable)
         host.serve(self)
 
     def _note_start(self) -> None:
@@ -284,10 +290,10 @@ class PartitionServer:
             self.intake.publish(session, request.producer_id, body, is_awaited=request.is_awaited)
             return
         match request:
-            case Follow():
+            case Follow(number):
                 self.ledger.check_owner()
-                self.followers.follow(session, request)
-                self._cursors.woke(request.subscription_number)
+                self._cursors.woke(number)
+                self._recovered.when_durable(session, -1 - number, partial(self._follow, session, request))
             case MoveHold(number, ledger_id, entry_id):
                 if self.ledger.changes.has_subscription(number):
                     self._holds.moved(number, Position(ledger_id, entry_id))
@@ -295,7 +301,8 @@ class PartitionServer:
                     self.followers.need(number, Position(ledger_id, entry_id))
             case OpenProducer():
                 self._use.count_request()
-                self._opening.open(session, request)
+                opening = partial(self._opening.open, session, request)
+                self._recovered.when_durable(session, request.producer_id, opening)
             case CloseEndpoint(request_id, endpoint_id):
                 self._use.count_request()
                 self._close_endpoint(session, endpoint_id)
@@ -305,6 +312,9 @@ class PartitionServer:
                 self._call(session, request)
             case _:
                 raise InvalidConfiguration(f"a partition does not answer {type(request).__name__}")
+
+    def _follow(self, session: Session, request: Follow) -> None:
+        self.followers.follow(session, request)
 
     def _call(self, session: Session, request: Call) -> None:
         method, arguments = request.method, request.arguments
@@ -319,6 +329,7 @@ class PartitionServer:
 
     def _close_endpoint(self, session: Session, endpoint_id: int) -> None:
         endpoint = session.endpoints.get(endpoint_id)
+        self._recovered.forget(session, endpoint_id)
         if isinstance(endpoint, ProducerEndpoint):
             self._opening.close(endpoint)
         else:
@@ -326,6 +337,7 @@ class PartitionServer:
 
     def on_session_ended(self, session: Session, crashed: bool) -> None:
         """Its producers' names are free, its followers forgotten."""
+        self._recovered.forget(session)
         self._opening.stop_waiting(session)
         for endpoint in list(session.endpoints.values()):
             if isinstance(endpoint, ProducerEndpoint):
@@ -452,6 +464,8 @@ class PartitionServer:
             self._use.count_request()
         self._calls_under_way += 1
         try:
+            if name not in TELLS_NOTHING_STORED:
+                await self._recovered.wait()
             answer = await self.calls.call(name, arguments, client_id)
             if name == "register_subscription":
                 self._deletions.is_used(answer["number"])

@@ -99,6 +99,9 @@ class ShippingLink:
             if durability == OFF:
                 self._remove_gone()
         if OFF not in (before, durability) or before == durability:
+            if (before, durability) == (SYNC, ASYNC):
+                self._receipts.relax()
+                self._release()
             return
         if durability == OFF:
             self._send(["forget"])

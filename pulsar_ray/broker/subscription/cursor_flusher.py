@@ -80,7 +80,7 @@ class CursorFlusher:
     ) -> None:
         self._name = name
         self._shipping = shipping
-        self._settled_version = store.durable_version
+        self._settled_version = store.durable_version if shipping is None else -1
         """Up to here all is durable enough, also in the object store."""
         self._store = store
         self._loop = loop
@@ -91,6 +91,9 @@ class CursorFlusher:
         self._is_flushing = False
         self._is_closed = False
         self._waiters: list[tuple[int, bool, asyncio.Future[None]]] = []
+        if shipping is not None:
+            # What a start found may not be there yet.
+            shipping.when_durable(partial(self._durable, store.durable_version, None))
 
     async def flushed(self, version: int, *, at_once: bool = True) -> None:
         if self._settled_version >= version:
@@ -155,8 +158,8 @@ class CursorFlusher:
     def _durable(self, version: int, mark_delete: Position | None) -> None:
         if mark_delete is not None:
             self._on_mark_delete(mark_delete)
-        self._settled_version = version
-        self._settle(version)
+        self._settled_version = max(version, self._settled_version)
+        self._settle(self._settled_version)
 
     def _settle(self, version: int) -> None:
         waiting, self._waiters = self._waiters, []
