@@ -1,4 +1,4 @@
-"""What a start found in the log waits for its receipt again, where that is shipped.
+"""Holds requests back that would tell what a start found, until that is shipped (ADR 0145).
 
 A former process may have written entries that no receipt followed, because they were not in the object store.
 Told as stored now, or shown, they could be lost with the node all the same.

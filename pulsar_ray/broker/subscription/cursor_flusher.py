@@ -92,7 +92,7 @@ class CursorFlusher:
         self._is_closed = False
         self._waiters: list[tuple[int, bool, asyncio.Future[None]]] = []
         if shipping is not None:
-            # What a start found may not be there yet.
+            # Acknowledgments that a start found may not be there yet.
             shipping.when_durable(partial(self._durable, store.durable_version, None))
 
     async def flushed(self, version: int, *, at_once: bool = True) -> None:
