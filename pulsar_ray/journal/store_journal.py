@@ -192,7 +192,7 @@ class StoreJournal:
             self._loop.close()
 
     def _end_tasks(self) -> None:
-        """End what callers of other threads wait for, also what they have begun meanwhile."""
+        """End the tasks that callers of other threads wait for, also late ones."""
         for _ in range(2):
             self._loop.run_until_complete(asyncio.sleep(0))
             if tasks := asyncio.all_tasks(self._loop):

@@ -1,4 +1,4 @@
-"""Holds requests back that would tell what a start found, until that is shipped (ADR 0145).
+"""Requests wait that would tell what a start found and nobody shipped (ADR 0145).
 
 A former process may have written entries that no receipt followed, because they were not in the object store.
 Told as stored now, or shown, they could be lost with the node all the same.
@@ -38,7 +38,10 @@ class Recovered:
         self._waiting.clear()
 
     def when_durable(self, session: Session, endpoint: int, answer: Callable[[], None]) -> None:
-        """Answer a session, perhaps later; of the requests for an endpoint the last one is answered."""
+        """Answer a session, perhaps later.
+
+        Of several requests for an endpoint the last one is answered.
+        """
         if self._is_durable:
             answer()
         else:
