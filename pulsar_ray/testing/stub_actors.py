@@ -317,7 +317,7 @@ class StubActors:
     # --- nodes ------------------------------------------------------------------------------------
 
     def add_node(self, host: str) -> str:
-        """Have a node join, or one that was lost come back, and return its new id."""
+        """Have a node join, perhaps again, and return its new id."""
         with self.lock:
             node_id = f"{len(self._roots)}-{host}"
             own = Path(self._settings.data_dir)
@@ -350,7 +350,7 @@ class StubActors:
             self._end_life(life)
 
     def cut_off(self, node_id: str) -> None:
-        """Let nobody else hear of a node any more, but for the clients of its processes, which live."""
+        """Let nobody hear of a node but the clients of its processes, which live."""
         with self.lock:
             self._forget_node(node_id)
             for life in self._cut_off[node_id]:

@@ -569,7 +569,7 @@ class StubCluster:
         return disk
 
     def cut_off_node(self, host: str) -> None:
-        """Cut a node off, not that of the catalog; its processes live until it is lost."""
+        """Cut a node off; its processes live until it is lost."""
         self.actors.cut_off(self.actors.node_on(host))
 
     async def _lose_controller(self) -> None:
