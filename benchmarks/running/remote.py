@@ -7,6 +7,7 @@ the floor in the same run.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import socket
 import statistics
@@ -14,12 +15,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pulsar_ray
 from benchmarks.measuring.environment import Broker, Environment, Skipped
 from benchmarks.measuring.measure import alternate, p50, rate
 from benchmarks.measuring.results import Row
+from pulsar_ray.journal.shipping import Cut
 from pulsar_ray.journal.storage.bucket import open_object_store
 
 URL = "s3://bucket/bench"
@@ -27,6 +30,7 @@ MESSAGE = b"x" * 1024
 ROUNDS = 7
 MOST_OVER_PUT_MS = 7.0
 LEAST_OF_OFF = 0.9
+LEAST_OF_PUTS = 0.7
 IDLE_S = 3.0
 
 
@@ -72,6 +76,7 @@ def run(env: Environment) -> list[Row]:
             return [
                 _sync_receipts(env, broker, admin, puts),
                 *_publishing(env, broker, admin),
+                _sync_throughput(env, broker, admin),
                 _idle(admin),
                 _busy(env, broker, admin, 1),
                 _busy(env, broker, admin, 20),
@@ -148,6 +153,37 @@ def _publishing(env: Environment, broker: Broker, admin: pulsar_ray.Admin) -> li
     for producer in producers.values():
         producer.close()
     return rows
+
+
+def _sync_throughput(env: Environment, broker: Broker, admin: pulsar_ray.Admin) -> Row:
+    """Publish with `sync`, against what the server takes in the largest objects, as many at once."""
+    cut = Cut()
+    objects = env.count(8, 4)
+    body, store = os.urandom(cut.object_bytes), open_object_store("s3://bucket/most")
+    producer = broker.client.create_producer(
+        _topic(broker, admin, "sync"),
+        block_if_queue_full=True,
+        batching_enabled=True,
+        max_pending_messages=2 * cut.under_way * cut.object_bytes // len(MESSAGE),
+    )
+    messages = objects * cut.object_bytes // len(MESSAGE)
+    numbers = itertools.count()
+
+    def put() -> None:
+        with ThreadPoolExecutor(cut.under_way) as threads:
+            assert all(threads.map(lambda _: store.create(f"object/{next(numbers)}", body), range(objects)))
+
+    def publish() -> None:
+        for _ in range(messages):
+            producer.send_async(MESSAGE, None)
+        producer.flush()
+
+    times = alternate({"most": put, "sync": publish}, ROUNDS, warm_up=1)
+    producer.close()
+    megabytes = objects * cut.object_bytes / 1e6
+    ratio = p50([most / ours for most, ours in zip(times["most"], times["sync"], strict=True)])
+    ours, most = (f"{megabytes / p50(times[what]):.0f} MB/s" for what in ("sync", "most"))
+    return Row("sync: publish batched, 1 KiB, of 8 MiB PUTs, 8 at once", ours, most, ratio, LEAST_OF_PUTS)
 
 
 def _puts(admin: pulsar_ray.Admin) -> int:

@@ -149,6 +149,11 @@ class JournalDoor:
                 logger.error("a process tells the journal what nobody understands: %s", error)
                 self._forget(teller)
                 return
+            except (OSError, PulsarException) as error:
+                # It comes again with all that it knows, until the disk has room for its note.
+                logger.warning("partition %s is not in the journal yet: %s", teller.partition, error)
+                self._forget(teller)
+                return
 
     def _take(self, teller: _Teller, packet: list[Any]) -> None:
         match packet:

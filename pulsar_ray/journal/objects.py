@@ -225,7 +225,7 @@ def _body(kind: str, key: str, stored: Buffer) -> memoryview:
     if _SUM.unpack(stored[-_SUM.size :])[0] != checksum(body):
         raise JournalDamaged(f"the checksum of {key} does not match its bytes")
     if version != VERSION:
-        raise JournalDamaged(f"{key} was written by a later version, {version}")
+        raise JournalDamaged(f"{key} was written by a later version, {version}: start that version here")
     return body[_HEAD.size :]
 
 

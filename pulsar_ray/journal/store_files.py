@@ -191,8 +191,9 @@ class StoreFiles:
 
     def leave_out(self, partition: str) -> None:
         """Note durably that a partition is not in the journal any more."""
-        if (term := self._terms.pop(partition, None)) is not None:
+        if (term := self._terms.get(partition)) is not None:
             write_term(self.path(partition), term._replace(is_left_out=True))
+            del self._terms[partition]
 
     def mark_dropped(self, partition: str) -> None:
         """Note durably that a partition is no more, and remove its files."""

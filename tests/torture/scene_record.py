@@ -94,6 +94,10 @@ class SceneRecord:
                 missing += len(guilty - {(m.producer, m.number) for m in found})
         return missing
 
+    def count_missing(self, client: Client) -> int:
+        """How many messages are not given yet, or no dead letters."""
+        return sum(map(len, self.missing().values())) + self.missing_letters(client)
+
     def note_letters(self, client: Client) -> None:
         for letters in self.scene.letters:
             for message in stored_of(client, letters, [letters]):

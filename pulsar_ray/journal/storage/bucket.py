@@ -38,6 +38,7 @@ _RIGHTS = (
 _REMEDIES = {
     "169.254.169.254": "no credentials are set, and the role of the instance cannot be asked: set them in "
     "the environment of Ray's nodes",
+    "RequestTimeTooSkewed": "the clock of this machine is wrong: set it, and keep it right with NTP",
     _NO_BUCKET: "make the bucket, or look at its name, the region and the endpoint",
     "403 Forbidden": _RIGHTS,
     "401 Unauthorized": _RIGHTS,

@@ -51,6 +51,8 @@ LEAST_NODES = 2
 ASK_S = 12.0
 CALM_S = 150.0
 AGAIN_S = 0.3
+MOVED_AWAY = "was deleted or replaced while its partition ran"
+"""It was begun where the catalog had it, and a controller died while it moved."""
 SETTINGS = {
     "node_loss_seconds": 1,
     "remote_lag_seconds": 3,
@@ -61,6 +63,8 @@ SETTINGS = {
 
 class NodesBroker(TorturedBroker):
     """A broker of three nodes or more, whose stores ship to `bucket` beside the data directories."""
+
+    expected_errors = (*TorturedBroker.expected_errors, MOVED_AWAY)
 
     def __init__(
         self, directory: Path, journal: Journal, seed: int, plan: Sequence[NodeFault], **settings: Any
@@ -157,6 +161,8 @@ class NodesBroker(TorturedBroker):
         if fault.kind == BALANCE:
             return _nothing if self._ask("balance") else None
         stores = [each["storeId"] for each in self._ask("nodes") if each["storeId"] and not each["reason"]]
+        if not stores:
+            return None
         store = stores[fault.which % len(stores)]
         if fault.kind == MOVE:
             return _nothing if self._ask("move_topic", topic, store) else None

@@ -15,7 +15,7 @@ from pulsar_ray.errors import RemoteStoreUnavailable
 from pulsar_ray.journal.storage.file_store import FileStore
 from tests.torture.nodes.plan import AWAY, LATE_WRITES, LOST_WRITES, SLOW
 
-SLOW_S = 0.6
+SLOW_S = 5.0
 LATE_S = 3.0
 SHARE = 0.4
 """Of requests that a fault hits, but for a store that is away."""

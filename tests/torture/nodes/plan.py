@@ -39,7 +39,7 @@ MEAN_PAUSE_MS = 450
 LONGEST_MS = 5_000
 OF_ACTORS = (
     plan.KILL, plan.STOP, plan.SLEEP, plan.CUT, plan.LOSE_REQUEST, plan.LOSE_ANSWER, plan.SILENCE,
-    plan.LOSE_CONTROLLER_ANSWER, plan.KILL_CONTROLLER,
+    plan.LOSE_CONTROLLER_ANSWER, plan.KILL_CONTROLLER, plan.CLOCK_FORWARD, plan.CLOCK_BACK,
 )  # fmt: skip
 """What else happens in these rounds; a restart of everything is what they have instead."""
 SLOWER = 3

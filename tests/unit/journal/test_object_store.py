@@ -156,9 +156,11 @@ def test_a_bucket_that_is_not_there_is_named_with_a_remedy(server: str) -> None:
 class Refusing(http.server.BaseHTTPRequestHandler):
     """An S3 server that knows nobody's credentials."""
 
+    said = "<Code>InvalidAccessKeyId</Code><Message>Your key is unknown.</Message>"
+
     def _refuse(self) -> None:
         self.rfile.read(int(self.headers.get("content-length") or 0))
-        body = b"<Error><Code>InvalidAccessKeyId</Code><Message>Your key is unknown.</Message></Error>"
+        body = f"<Error>{self.said}</Error>".encode()
         self.send_response(403)
         self.send_header("content-length", str(len(body)))
         self.end_headers()
@@ -173,11 +175,24 @@ class Refusing(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def test_wrong_credentials_are_named_with_a_remedy() -> None:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as refusing:
+class Late(Refusing):
+    """An S3 server whose clock is another one."""
+
+    said = "<Code>RequestTimeTooSkewed</Code><Message>The difference is too large.</Message>"
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        (Refusing, r"InvalidAccessKeyId: Your key.*look at the cred"),
+        (Late, r"RequestTimeTooSkewed: The difference.*the clock of this machine is wrong"),
+    ],
+)
+def test_wrong_credentials_and_clocks_are_named_with_a_remedy(kind: type[Refusing], told: str) -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), kind) as refusing:
         threading.Thread(target=refusing.serve_forever, daemon=True).start()
         store = bucket(f"http://127.0.0.1:{refusing.server_port}")
         for ask in (lambda: store.create("k", b""), lambda: store.get("k"), lambda: store.delete(("k",))):
-            with pytest.raises(RemoteStoreRefused, match=r"InvalidAccessKeyId: Your key.*look at the cred"):
+            with pytest.raises(RemoteStoreRefused, match=told):
                 ask()
         refusing.shutdown()
