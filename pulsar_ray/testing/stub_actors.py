@@ -109,6 +109,7 @@ class StubHandle:
     async def _answer(self, method: str, arguments: tuple[Any, ...]) -> Any:
         life = self._system.life_for(self, starts=method not in _START_IT_NOT)
         answering = asyncio.wrap_future(life.start_call(method, arguments))
+        answering.add_done_callback(_retrieved)  # also if its caller has ended meanwhile
         try:
             # A caller that waits no longer does not end the work of the actor.
             return await asyncio.shield(answering)
@@ -131,6 +132,11 @@ class StubHandle:
         """See ActorHandle."""
         if self.life is not None:
             self.life.kill()
+
+
+def _retrieved(answer: asyncio.Future[Any]) -> None:
+    if not answer.cancelled():
+        answer.exception()
 
 
 class StubActors:

@@ -20,20 +20,21 @@ from pathlib import Path
 
 from tests.torture.damage import harms
 from tests.torture.nodes import plan as on_nodes
-from tests.torture.nodes.round import run_nodes_round
+from tests.torture.nodes.lagging import SCENES as SCENES_THAT_LAG
+from tests.torture.nodes.round import run_lagging_round, run_nodes_round
 from tests.torture.plan import WEIGHTS, counted_kinds
 from tests.torture.real import plan as on_ray
 from tests.torture.real import round as real
 from tests.torture.round import RoundResult, run_round
-from tests.torture.scenes import SCENES, Scene
+from tests.torture.scenes import SCENES, Scene, scene_of
 
 SECONDS = 600.0
 ROUND_SECONDS = 12.0
 RAY_SECONDS = 40.0
 SCENES_AT_ONCE = 4
 NODES_SECONDS = 25.0
-IN_PROCESS, ON_NODES, ON_RAY, ALL = "process", "nodes", "ray", "all"
-TURNS = (IN_PROCESS, ON_NODES, IN_PROCESS, ON_NODES, IN_PROCESS, ON_RAY)
+IN_PROCESS, ON_NODES, LAGGING, ON_RAY, ALL = "process", "nodes", "lagging", "ray", "all"
+TURNS = (IN_PROCESS, ON_NODES, IN_PROCESS, ON_NODES, LAGGING, ON_RAY)
 
 
 def scenes_of(seed: int, names: list[str]) -> list[Scene]:
@@ -103,13 +104,18 @@ def _run(where: str, place: Path, seed: int, arguments: argparse.Namespace) -> R
     """A round of a seed, in this process, there on several nodes, or on a Ray of its own."""
     is_real = where == ON_RAY
     scenes = (real.scenes_of if is_real else scenes_of)(seed, arguments.scenes)
+    if where == LAGGING and not arguments.scenes:
+        scenes = random.Random(seed).sample([scene_of(name) for name in SCENES_THAT_LAG], SCENES_AT_ONCE)
     names = ", ".join(scene.name for scene in scenes)
-    on = {ON_RAY: " on Ray", ON_NODES: " on several nodes"}.get(where, "")
+    on = {ON_RAY: " on Ray", ON_NODES: " on several nodes", LAGGING: " on several nodes, lagging"}.get(
+        where, ""
+    )
     print(f"seed {seed}{on}: {names}", flush=True)
     if is_real:
         return real.run_real_round(place, seed, arguments.ray_seconds, scenes)
-    if where == ON_NODES:
-        return run_nodes_round(place, seed, arguments.nodes_seconds, scenes, arguments.kinds)
+    if where in (ON_NODES, LAGGING):
+        run = run_nodes_round if where == ON_NODES else run_lagging_round
+        return run(place, seed, arguments.nodes_seconds, scenes, arguments.kinds)
     return run_round(place, seed, arguments.round_seconds, scenes, arguments.kinds)
 
 
@@ -122,14 +128,14 @@ def _again(arguments: argparse.Namespace, where: str, seed: int) -> str:
     seconds = f"--round-seconds {arguments.round_seconds:g}"
     if where == ON_RAY:
         seconds = f"--ray-seconds {arguments.ray_seconds:g}"
-    if where == ON_NODES:
+    if where in (ON_NODES, LAGGING):
         seconds = f"--nodes-seconds {arguments.nodes_seconds:g}"
     return f"python -m tests.torture --seed {seed} --where {where} {seconds}{beside}"
 
 
 def _summarize(total: RoundResult, rounds: Counter[str]) -> None:
     print(
-        f"\n{rounds.total()} rounds, {rounds[ON_NODES]} of them on several nodes, "
+        f"\n{rounds.total()} rounds, {rounds[ON_NODES] + rounds[LAGGING]} of them on several nodes, "
         f"{rounds[ON_RAY]} on a Ray of their own"
     )
     for title, counts in (
@@ -159,7 +165,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, nargs="*", help="run the rounds of these seeds, and no others")
     parser.add_argument(
         "--where",
-        choices=(IN_PROCESS, ON_NODES, ON_RAY, ALL),
+        choices=(IN_PROCESS, ON_NODES, LAGGING, ON_RAY, ALL),
         default=ALL,
         help=f"where rounds run; of all, they take turns: {', '.join(TURNS)}",
     )

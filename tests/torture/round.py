@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from pulsar_ray.maintenance.verify import verify_directory
 from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity, write_identity
 from pulsar_ray.testing.stub_cluster import STORE
 from pulsar_ray.transport.actor_names import dispatcher_name
-from tests.faults.history.checker import judge
+from tests.faults.history.checker import Violation, judge
 from tests.faults.history.operations import ClockShown, MarkDeleted, note
 from tests.faults.journal import Journal
 from tests.torture.administering import Administering
@@ -241,9 +241,13 @@ def carry_out(
 
 
 def judge_history(
-    history: Path, broker: TorturedBroker, runs: Sequence[SceneRun], result: RoundResult
+    history: Path,
+    broker: TorturedBroker,
+    runs: Sequence[SceneRun],
+    result: RoundResult,
+    counts: Callable[[Violation], bool] = lambda _: True,
 ) -> None:
-    """Add what was counted, and the promises that were broken."""
+    """Add what was counted, and the promises that were broken, of those that count."""
     result.faults.update(broker.counts)
     result.violations += [
         f"an actor ended of an unexpected error:\n{error}"
@@ -254,7 +258,7 @@ def judge_history(
         result.errors.update(run.notes.errors)
     verdict = judge(history)
     result.operations.update(verdict.operations)
-    result.violations += [str(violation) for violation in verdict.violations]
+    result.violations += [str(violation) for violation in verdict.violations if counts(violation)]
 
 
 def _work(runs: list[SceneRun], broker: TorturedBroker, plan: list[Fault], seconds: float) -> None:

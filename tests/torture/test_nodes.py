@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults.verdict import keep
-from tests.torture.nodes.plan import OF_ACTORS, WEIGHTS, plan_of
-from tests.torture.nodes.round import run_nodes_round
+from tests.torture.nodes.plan import LOSE_ALL, OF_ACTORS, WEIGHTS, plan_of
+from tests.torture.nodes.round import run_lagging_round, run_nodes_round
 from tests.torture.plan import WEIGHTS as OF_PROCESSES
 from tests.torture.scenes import scene_of
 
@@ -28,6 +28,15 @@ def test_promises_are_kept_while_nodes_are_lost(tmp_path: Path, names: tuple[str
     keep(not result.violations, "\n".join(result.violations))
     assert result.operations["Stored"]
     assert result.faults
+
+
+@pytest.mark.timeout(600)
+def test_no_more_than_the_lag_is_lost_with_all_nodes(tmp_path: Path) -> None:
+    seed = int(os.environ.get("TORTURE_SEED") or secrets.randbelow(1 << 31))
+    print(f"TORTURE_SEED={seed}")
+    result = run_lagging_round(tmp_path, seed, SECONDS, [scene_of("keyed")])
+    keep(not result.violations, "\n".join(result.violations))
+    assert result.faults[LOSE_ALL] == 1
 
 
 def test_rounds_on_several_nodes_have_every_kind_of_fault() -> None:

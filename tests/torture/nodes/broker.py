@@ -76,7 +76,8 @@ class NodesBroker(TorturedBroker):
         self._hosts = list[str]()
         """Those that live."""
         self._last_host = 0
-        super().__init__(directory, journal, seed, **SETTINGS, **settings, remote_url=self.place.as_uri())
+        url = self.place.as_uri()
+        super().__init__(directory, journal, seed, **{**SETTINGS, **settings, "remote_url": url})
 
     @contextmanager
     def installed(self) -> Iterator[None]:
