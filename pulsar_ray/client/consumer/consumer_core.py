@@ -390,7 +390,7 @@ class ConsumerCore:
             raise
         except PulsarException as error:
             # Deliveries behind it can still be received.
-            if source.leave_out(delivery, error):
+            if source.comes_again(delivery, error) or source.leave_out(delivery, error):
                 return None
             raise
         with self.lock:

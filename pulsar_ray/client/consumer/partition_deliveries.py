@@ -158,20 +158,32 @@ class PartitionDeliveries:
     def _load_queue(self) -> None:
         """Read what waits in files into memory.
 
-        It is no more than a consumer of another node is sent. A durable subscription gets again what is
-        there no more.
+        It is no more than a consumer of another node is sent. Files that are gone are made up for: a durable
+        subscription gets all again that waits, a non-durable one from the first that it lacks on.
         """
         with self._lock:
             waiting = self._target.queue.unread_of(self)
         try:
             loaded = {id(delivery): self._loaded(delivery) for delivery in waiting}
         except PulsarException:
-            if self.start is None:
-                with self._lock:
-                    self.give_up_queue()
+            with self._lock:
+                self._give_up_from(waiting[0])
             return
         with self._lock:
             self._target.queue.replace(loaded)
+
+    def _give_up_from(self, delivery: QueuedDelivery) -> None:
+        """Drop a delivery and all behind it, which are sent again.
+
+        Called with the lock held.
+        """
+        if self.start is None:
+            self.give_up_queue()
+            return
+        for ledger_id, first_entry_id, rows in self._target.queue.take_from(delivery):
+            self._unacked.remove_rows(ledger_id, first_entry_id, rows)
+        first = (chunk[:2] for chunk in delivery.chunks[:1])  # of ledger and entry
+        self.start = {"target": list(next(first, delivery.key)), "inclusive": True}
 
     def _loaded(self, delivery: QueuedDelivery) -> QueuedDelivery:
         read = self._target.files.stored_bytes
@@ -520,6 +532,24 @@ class PartitionDeliveries:
             return False
         is_batch = self._unacked.batch_size(*delivery.key) > 0
         return self._late.rows(*delivery.key, delivery.rows, is_batch=is_batch) == delivery.rows
+
+    def comes_again(self, delivery: QueuedDelivery, error: PulsarException) -> bool:
+        """Drop an unreadable delivery and all behind it, if its partition has moved away.
+
+        This process does not know that yet, as one that was stopped for long: where it attaches next they are
+        sent again. False if the partition's directory is there, or was left already.
+        """
+        if not isinstance(error, SegmentGone) or not self.is_stored or not delivery.length:
+            return False
+        directory = Path(delivery.path).parent
+        if directory.exists():
+            return False
+        with self._lock:
+            if str(directory) != self._directory or delivery.generation != self.generation:
+                return False
+            self._target.queue.deliveries.appendleft(delivery)
+            self._give_up_from(delivery)
+        return True
 
     def leave_out(self, delivery: QueuedDelivery, error: PulsarException) -> bool:
         """Count a block that cannot be read as consumed; it stays unacknowledged.

@@ -102,6 +102,8 @@ class DeliverySource(Protocol):
 
     def is_acknowledged(self, delivery: QueuedDelivery) -> bool: ...
 
+    def comes_again(self, delivery: QueuedDelivery, error: PulsarException) -> bool: ...
+
     def leave_out(self, delivery: QueuedDelivery, error: PulsarException) -> bool: ...
 
     def pass_deleted(self, delivery: QueuedDelivery, error: PulsarException) -> bool: ...
@@ -325,6 +327,21 @@ class ReceiverQueue:
             self._timed = None
             if rest and self._block is not None:
                 taken.append(_held(BlockRows(self._block, rest)))
+        return taken
+
+    def take_from(self, delivery: QueuedDelivery) -> list[PlacedRows]:
+        """Remove a delivery that waits and all of its source behind it, as `take_all`."""
+        source, is_behind = delivery.source, False
+        taken: list[PlacedRows] = []
+        kept: deque[QueuedDelivery] = deque()
+        for each in self.deliveries:
+            is_behind = is_behind or each is delivery
+            if is_behind and each.source is source:
+                taken.append((*each.key, each.rows))
+            else:
+                kept.append(each)
+        self.deliveries = kept
+        source.consumed += sum(rows.bit_count() for _, _, rows in taken)
         return taken
 
     def repeats_of(self, source: DeliverySource) -> list[PlacedRows]:
