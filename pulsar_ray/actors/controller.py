@@ -8,7 +8,6 @@ It is the only creator of broker actors. Clients cache its answers and keep work
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import logging
 import os
@@ -18,35 +17,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pulsar_ray.actors.actor_system import ActorHandle, ActorSystem, OwnActor
+from pulsar_ray.actors.actor_system import ActorSystem, OwnActor
 from pulsar_ray.actors.broker_actors import BrokerActors
 from pulsar_ray.actors.catalog_opening import CatalogOpening
-from pulsar_ray.actors.change_log_partitions import ChangeLogPartitions
-from pulsar_ray.actors.passivation import Passivation
-from pulsar_ray.actors.policy_delivery import PolicyDelivery
-from pulsar_ray.actors.stores.lost_stores import LostStores
-from pulsar_ray.actors.stores.partition_moves import PartitionMoves
+from pulsar_ray.actors.control_plane import ControlPlane
 from pulsar_ray.actors.stores.stores import Stores
-from pulsar_ray.actors.topic_actors import TopicActors, look_up_again
-from pulsar_ray.actors.watching.health_check import gather_facts
-from pulsar_ray.actors.watching.overview import Overview
-from pulsar_ray.actors.watching.resource_usage import ResourceUsage
+from pulsar_ray.actors.topic_actors import look_up_again
 from pulsar_ray.broker.catalog.administration.administration import Administration
-from pulsar_ray.broker.catalog.administration.change_logs import ChangeLogs
 from pulsar_ray.broker.catalog.catalog import PartitionRow, Subscriptions
 from pulsar_ray.broker.catalog.founding import CatalogOrder
 from pulsar_ray.broker.catalog.membership import Membership
 from pulsar_ray.broker.catalog.schemas.schema_registry import SchemaRegistry
-from pulsar_ray.broker.catalog.topic_ending import TopicEnding
-from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
-from pulsar_ray.broker.figures.actor_report import ActorReport, Figures
-from pulsar_ray.broker.health.health_facts import judge
 from pulsar_ray.broker.serving.logs.line_limits import audit, event
 from pulsar_ray.broker.serving.sleeper import Idle
-from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import NotAllowedError, PulsarException, ServiceUnitNotReady, TopicNotFound
-from pulsar_ray.model.metric_catalogue import PARTITION_MOVES, PARTITIONS_AWAY, TOPICS
+from pulsar_ray.errors import NotAllowedError, ServiceUnitNotReady
 from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.model.topic_name import TopicName, system_change_log
 from pulsar_ray.security.authentication import Credentials
@@ -58,11 +43,7 @@ from pulsar_ray.transport.cluster import RouteFields, SubscriptionRequest
 logger = logging.getLogger(__name__)
 
 WATCH_INTERVAL_S = 5.0
-CALL_DEADLINE_S = 30.0
-STATS_DEADLINE_S = 3.0
 CATCH_UP_S = 20.0
-WAKING_POLICIES = ("retention", "message_ttl", "backlog_quota", "inactive_topic_policies")
-"""Policies by which time brings something for partitions that sleep."""
 
 
 class Controller:
@@ -85,19 +66,7 @@ class Controller:
         self._system = system
         self._stores = Stores(str(self._data_dir), settings, system)
         self._actors = BrokerActors(settings, system)
-        self._served: TopicActors | None = None
-        self._passivation: Passivation
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._logs: ChangeLogs
-        self._catching_up: asyncio.Task[None]
-        self._policies: PolicyDelivery
-        self._ending: TopicEnding
-        self._lost_stores: LostStores
-        self._moves: PartitionMoves
-        self._administration: Administration
-        self._schemas: SchemaRegistry
-        self._usage: ResourceUsage
-        self._overview: Overview
+        self._plane: ControlPlane | None = None
         self._probing: dict[str, asyncio.Task[bool]] = {}
         self._start: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -134,9 +103,9 @@ class Controller:
         began_s = time.monotonic()
         here = self._own.node_id
         own = await self._stores.describe(here, make=self._order.kind != "open")
-        self._loop = asyncio.get_running_loop()
+        must_end = partial(self._must_end, asyncio.get_running_loop())
         opening = CatalogOpening(
-            self._data_dir, self._order, self._stores, self._system, self._settings, self._must_end
+            self._data_dir, self._order, self._stores, self._system, self._settings, must_end
         )
         catalog = await opening.open(own)
         is_founding = self._order.kind == "found" and not own["identity"].cluster_id
@@ -154,57 +123,16 @@ class Controller:
         if own["store_id"] not in self._stores.known:
             refusal = self._stores.refused.get(here, {}).get("reason", "it did not answer")
             raise ServiceUnitNotReady(f"the store beside the catalog is not there: {refusal}")
-        topics = TopicRegistry(catalog, self._settings)
-        policies = PolicyDelivery(topics, self._actors)
-        served = TopicActors(topics, self._stores, self._actors, self._settings, policies)
-        served.find_running()
-        self._passivation = Passivation(
-            served,
-            self._actors,
+        plane = self._plane = ControlPlane(
+            membership,
             self._stores,
-            SystemClock(),
+            self._actors,
             self._settings,
             was_restarted=self._own.was_restarted,
+            end_deposed=partial(must_end, is_deposed=True),
         )
-        partitions = ChangeLogPartitions(served, self._stores, self._actors, self._passivation)
-        logs = ChangeLogs(catalog, partitions, SystemClock().now_ms)
-        ending = TopicEnding(served, logs, self._passivation.parked_clients.consumers.at)
-        self._logs, self._policies, self._ending = logs, policies, ending
-        self._lost_stores = LostStores(
-            served,
-            self._stores,
-            logs,
-            partitions,
-            self._settings,
-            leave=partial(self._must_end, "the store beside it is gone, and others ship", True),
-        )
-        self._moves = PartitionMoves(
-            served,
-            self._actors,
-            self._stores,
-            self._passivation,
-            SystemClock(),
-            self._lost_stores.follow_owners,
-        )
-        self._passivation.remove_by(partial(ending.delete_topic, force=False))
-        self._administration = Administration(topics, logs, ending, self._settings, self._policy_changed)
-        self._schemas = SchemaRegistry(
-            topics,
-            logs,
-            self._settings,
-            SystemClock().now_ms,
-            served.use_of,
-            partial(self._policy_changed, policy="schema_validation_enforced"),
-        )
-        self._usage = ResourceUsage(self._stores, self._actors)
-        self._overview = Overview(
-            self._stores, self._actors, catalog, self._loop.time, lambda: self._moves.count
-        )
-        # Before anybody is served: a change may have been made that this catalog does not know. With many
-        # logs, or one whose partition does not answer, the rest follows; nothing is deleted until then.
-        self._catching_up = self._begin_catching_up(logs)
-        await asyncio.wait((self._catching_up,), timeout=CATCH_UP_S)
-        self._served = served
+        # Before anybody is served: a change may have been made that this catalog does not know.
+        await plane.caught_up(CATCH_UP_S)
         away = sum(store["partitions"] for store in membership.away(self._stores.known))
         event(
             logger,
@@ -218,28 +146,26 @@ class Controller:
             membership.catalog_host,
         )
         if self._watcher is None:
-            self._watcher = asyncio.get_running_loop().create_task(self._watch())
-            self._own.report(self._settings, self._report)
+            self._watcher = asyncio.get_running_loop().create_task(self._watch(plane))
+            self._own.report(self._settings, plane.report)
 
-    def _must_end(self, reason: str, is_deposed: bool) -> None:
+    def _must_end(self, loop: asyncio.AbstractEventLoop, reason: str, is_deposed: bool) -> None:
         """End this controller, which decides no more; may be called from any thread."""
-        assert self._loop is not None
         event(logger, "ends: %s", reason, level=logging.WARNING)
-        self._loop.call_soon_threadsafe(partial(self._own.end, for_good=is_deposed))
+        loop.call_soon_threadsafe(partial(self._own.end, for_good=is_deposed))
 
-    def _begin_catching_up(self, logs: ChangeLogs) -> asyncio.Task[None]:
-        async def catch_up() -> None:
+    async def _watch(self, plane: ControlPlane) -> None:
+        while True:
+            await asyncio.sleep(WATCH_INTERVAL_S)
             try:
-                await logs.catch_up()
+                await plane.look()
             except Exception:
-                logger.exception("reading change logs failed")
+                logger.exception("looking for stores failed")
 
-        return asyncio.get_running_loop().create_task(catch_up())
-
-    async def _serving(self) -> TopicActors:
+    async def _serving(self) -> ControlPlane:
         await self.ready()
-        assert self._served is not None
-        return self._served
+        assert self._plane is not None
+        return self._plane
 
     # --- topics -----------------------------------------------------------------------------------
 
@@ -250,8 +176,8 @@ class Controller:
 
         The actors of those whose store is there are started, the others are marked as away.
         """
-        served = await self._serving()
-        topics, name = served.topics, TopicName.parse(topic)
+        plane = await self._serving()
+        topics, name = plane.topics, TopicName.parse(topic)
 
         async def look_up() -> list[RouteFields]:
             if was_open:
@@ -259,19 +185,22 @@ class Controller:
             if create and not topics.is_known(name):
                 await self._stores.reserve_numbers(max(topics.auto_partitions(name), 1))
             rows = topics.resolve(name, create=create, stores=self._stores.for_new_partitions)
-            return await self._started(served, rows)
+            return await self._started(plane, rows)
 
         return await look_up_again(look_up)
 
     async def partitions(self, topic: str) -> list[RouteFields]:
         """Answer as `resolve` for a topic that is there, and start nobody. Raises TopicNotFound."""
-        served = await self._serving()
-        return served.routes(served.topics.resolve(TopicName.parse(topic), create=False, stores=list))
+        plane = await self._serving()
+        return plane.topic_actors.routes(
+            plane.topics.resolve(TopicName.parse(topic), create=False, stores=list)
+        )
 
-    async def _started(self, served: TopicActors, rows: list[PartitionRow]) -> list[RouteFields]:
+    async def _started(self, plane: ControlPlane, rows: list[PartitionRow]) -> list[RouteFields]:
         # Nothing is stored in what may never have been.
-        await served.topics.catalog.settled(*(row.name for row in rows))
-        return await self._passivation.start([row.name for row in rows], partial(served.started, rows))
+        await plane.topics.catalog.settled(*(row.name for row in rows))
+        start = partial(plane.topic_actors.started, rows)
+        return await plane.passivation.start([row.name for row in rows], start)
 
     async def create_topic(self, topic: str, partitions: int) -> None:
         """Create a topic; 0 partitions is an unpartitioned one. Raises NotAllowedError if it exists."""
@@ -289,20 +218,20 @@ class Controller:
 
         May be repeated. Raises TopicNotFound, NotAllowedError unless a partitioned topic would grow.
         """
-        served = await self._serving()
+        plane = await self._serving()
         name, stores = TopicName.parse(topic), self._stores
         await stores.reserve_numbers(max(partitions, 1))
-        rows = served.topics.prepare_partitions(name, partitions, stores.for_new_partitions)
-        await served.topics.catalog.settled()
-        await served.mark("mark_prepared", rows)
-        return await self._started(served, rows)
+        rows = plane.topics.prepare_partitions(name, partitions, stores.for_new_partitions)
+        await plane.topics.catalog.settled()
+        await plane.topic_actors.mark("mark_prepared", rows)
+        return await self._started(plane, rows)
 
     async def add_partitions(self, topic: str, partitions: int) -> None:
         """The second step: the topic has so many partitions, durably. May be repeated."""
-        served = await self._serving()
-        topics, name = served.topics, TopicName.parse(topic)
+        plane = await self._serving()
+        topics, name = plane.topics, TopicName.parse(topic)
         # First: a catalog that was rebuilt just now would otherwise lack what somebody has published to.
-        await served.mark("mark_added", topics.prepared_partitions(name, partitions))
+        await plane.topic_actors.mark("mark_added", topics.prepared_partitions(name, partitions))
         topics.add_partitions(name, partitions)
         await topics.catalog.settled()
 
@@ -324,20 +253,20 @@ class Controller:
         Raises NotAllowedError while producers or consumers are connected and for a system topic, WrongNode
         while a partition's node is missing, unless forced; what lies on such a node stays there.
         """
-        await self._serving()
-        await self._ending.delete_topic(topic, force)
+        plane = await self._serving()
+        await plane.ending.delete_topic(topic, force)
 
     async def unload_topic(self, topic: str) -> None:
         """Have the actors of a topic that run start anew from the disk.
 
         Raises TopicNotFound, and WrongNode, with nothing done, if a partition is away.
         """
-        served = await self._serving()
-        rows = served.topics.resolve(TopicName.parse(topic), create=False, stores=list)
+        plane = await self._serving()
+        rows = plane.topics.resolve(TopicName.parse(topic), create=False, stores=list)
         for row in rows:
-            served.store_of(row)
+            plane.topic_actors.store_of(row)
         for row in rows:
-            await served.restart(row)
+            await plane.topic_actors.restart(row)
             event(logger, "unloaded: its processes start anew from the disk", topic=row.name)
 
     # --- tenants, namespaces, policies: see Administration ----------------------------------------
@@ -436,26 +365,19 @@ class Controller:
 
     async def policies_for(self, topic: str) -> PolicyUpdate:
         """The policies of a partition's topic, for its actors after a restart. Raises TopicNotFound."""
-        served = await self._serving()
-        return served.topics.policies.update_for(row_of(served, topic).topic)
+        plane = await self._serving()
+        return plane.topics.policies.update_for(plane.row_of(topic).topic)
 
     async def was_made(self, partition: str) -> bool:
         """Whether a partition's directory was made. Raises TopicNotFound."""
-        return row_of(await self._serving(), partition).has_ledger
+        return (await self._serving()).row_of(partition).has_ledger
 
     async def made(self, partition: str) -> None:
         """Remember that a partition's directory is made, durably. Raises TopicNotFound."""
-        served = await self._serving()
-        name, catalog = row_of(served, partition).name, served.topics.catalog
+        plane = await self._serving()
+        name, catalog = plane.row_of(partition).name, plane.topics.catalog
         catalog.opened(name)
         await catalog.settled(name)
-
-    async def _policy_changed(self, subject: str, policy: str) -> None:
-        """Let actors heed a policy of a namespace or topic, those that sleep included."""
-        await self._policies.changed(subject)
-        if policy in WAKING_POLICIES:
-            topics = (await self._serving()).topics
-            await self._passivation.look_again(topics.rows_below(subject))
 
     async def heartbeats(self) -> list[tuple[str, str, str]]:
         """Return (store id, host, heartbeat topic) of every store that is there; makes missing topics."""
@@ -468,43 +390,32 @@ class Controller:
 
     async def nodes(self) -> list[dict[str, Any]]:
         """Describe every node that has, had or could have a store, as `Stores.nodes`."""
-        await self._serving()
-        describe = self._lost_stores.describe
-        nodes = [
-            {**node, "reason": "; ".join(filter(None, (node["reason"], describe(node["storeId"]))))}
-            for node in await self._stores.nodes()
-        ]
-        return [
-            {**node, **(self._moves.describe_store(node["storeId"]) if not node["reason"] else {})}
-            for node in nodes
-        ]
+        return await (await self._serving()).nodes()
 
     async def kept_by(self, store_id: str) -> list[int]:
         """Return the numbers of the partitions that the catalog expects in a store."""
-        await self._serving()
-        return self._lost_stores.kept_by(store_id)
+        plane = await self._serving()
+        return plane.lost_stores.kept_by(store_id)
 
     async def catalog_store(self) -> str:
         """Return the id of the store beside this controller."""
-        await self._serving()
-        assert self._stores.membership is not None
-        return self._stores.membership.catalog_store_id
+        return (await self._serving()).membership.catalog_store_id
 
     async def lost_with(self, store_id: str) -> dict[str, Any]:
         """Say what is lost with a store, as `LostStores.losses`."""
-        await self._serving()
-        losses = self._lost_stores.losses(store_id)
-        return {**losses, "shipped": await self._lost_stores.shipped(store_id)}
+        plane = await self._serving()
+        losses = plane.lost_stores.losses(store_id)
+        return {**losses, "shipped": await plane.lost_stores.shipped(store_id)}
 
     async def remote(self) -> list[dict[str, Any]]:
         """Say how far each store is shipped, as `LostStores.remote`."""
-        await self._serving()
-        return await self._lost_stores.remote()
+        plane = await self._serving()
+        return await plane.lost_stores.remote()
 
     async def forget_store(self, store_id: str, subscriptions: Subscriptions) -> list[str]:
         """Begin the partitions of a lost store anew, as `LostStores.forget`."""
-        await self._serving()
-        return await self._lost_stores.forget(store_id, subscriptions)
+        plane = await self._serving()
+        return await plane.lost_stores.forget(store_id, subscriptions)
 
     async def move_topic(self, topic: str, store_id: str) -> list[str]:
         """Have the partitions of a topic, or a single one, move.
@@ -512,36 +423,37 @@ class Controller:
         Returns the ids of the moves; those that are there already have none. Raises TopicNotFound, and as
         `PartitionMoves.begin`.
         """
-        served = await self._serving()
-        rows = self._moves.movable(served.topics.resolve(TopicName.parse(topic), create=False, stores=list))
+        plane = await self._serving()
+        rows = plane.moves.movable(plane.topics.resolve(TopicName.parse(topic), create=False, stores=list))
         if not rows:
             raise NotAllowedError(f"nothing of {topic} is stored, so there is nothing to move")
-        return [each for each in [self._moves.begin(row, store_id) for row in rows] if each]
+        return [each for each in [plane.moves.begin(row, store_id) for row in rows] if each]
 
     async def follow_owner(self, partition: str) -> None:
         """Learn from the object store which store has a partition by now."""
-        row = row_of(await self._serving(), partition)
-        await self._lost_stores.follow_owners(row.store_id, [row.number])
+        plane = await self._serving()
+        row = plane.row_of(partition)
+        await plane.lost_stores.follow_owners(row.store_id, [row.number])
 
     async def drain_store(self, store_id: str) -> None:
         """Have a store become empty, as `PartitionMoves.drain`."""
-        await self._serving()
-        await self._moves.drain(store_id)
+        plane = await self._serving()
+        await plane.moves.drain(store_id)
 
     async def undrain_store(self, store_id: str) -> None:
         """Let a store take partitions again."""
-        await self._serving()
-        await self._moves.undrain(store_id)
+        plane = await self._serving()
+        await plane.moves.undrain(store_id)
 
     async def balance(self) -> list[str]:
         """Have partitions move until all stores have about as many, as `PartitionMoves.balance`."""
-        await self._serving()
-        return await self._moves.balance()
+        plane = await self._serving()
+        return await plane.moves.balance()
 
     async def moves(self) -> list[dict[str, Any]]:
         """Describe the moves of partitions, as `PartitionMoves.describe`."""
-        await self._serving()
-        return self._moves.describe()
+        plane = await self._serving()
+        return plane.moves.describe()
 
     async def expect_stores(self, count: int) -> None:
         """Keep durably how many stores the cluster is to have; 0 if nobody says."""
@@ -588,12 +500,10 @@ class Controller:
         return await (await self._registering()).test(topic, schema)
 
     async def _registering(self) -> SchemaRegistry:
-        await self._serving()
-        return self._schemas
+        return (await self._serving()).schemas
 
     async def _administering(self) -> Administration:
-        await self._serving()
-        return self._administration
+        return (await self._serving()).administration
 
     # --- subscriptions ----------------------------------------------------------------------------
 
@@ -611,22 +521,21 @@ class Controller:
 
         `topic` is a partition's own name.
         """
-        served = await self._serving()
+        plane = await self._serving()
         if was_open:
-            served.topics.begin_again(TopicName.parse(topic))
-        row = row_of(served, topic)
+            plane.topics.begin_again(TopicName.parse(topic))
+        row = plane.row_of(topic)
         request = SubscriptionRequest(
             row.name, subscription, durable, initial, properties, create, was_open=was_open
         )
         # One that was lost with its store is there again with the partition that is begun anew.
-        await self._lost_stores.give_inheritance(row.name)
-        start = partial(served.dispatcher_started, row, request)
-        return await self._passivation.start([row.name], start)
+        await plane.lost_stores.give_inheritance(row.name)
+        start = partial(plane.topic_actors.dispatcher_started, row, request)
+        return await plane.passivation.start([row.name], start)
 
     async def handle(self, name: str) -> Any:
         """Return a running actor's handle, None if none of this name runs; starts nobody."""
-        await self._serving()
-        found = self._actors.handles.get(name)
+        found = (await self._serving()).actors.handles.get(name)
         return found.raw if found is not None else None
 
     async def dispatcher_gone(self, name: str, was_deleted: bool = False) -> None:
@@ -637,14 +546,14 @@ class Controller:
         One that serves stays: the subscription was created anew meanwhile.
         """
         # A controller that was restarted knows nobody before.
-        served = await self._serving()
+        plane = await self._serving()
         if await self._actors.serves(name):
             return
-        served.dispatcher_left(name)
+        plane.topic_actors.dispatcher_left(name)
         if was_deleted:
-            served.topics.subscription_ended(TopicName.parse(topic_of_actor(name)), name)
+            plane.topics.subscription_ended(TopicName.parse(topic_of_actor(name)), name)
         self._actors.kill(name)
-        self._passivation.subscription_gone(topic_of_actor(name))
+        plane.passivation.subscription_gone(topic_of_actor(name))
         await self._actors.name_is_free(name)
 
     async def delayed_tracker(self, topic: str, subscription: str) -> str:
@@ -652,20 +561,21 @@ class Controller:
 
         `topic` is a partition's own name.
         """
-        served = await self._serving()
-        row = row_of(served, topic)
-        return await self._passivation.start([row.name], partial(served.tracker_started, row, subscription))
+        plane = await self._serving()
+        row = plane.row_of(topic)
+        start = partial(plane.topic_actors.tracker_started, row, subscription)
+        return await plane.passivation.start([row.name], start)
 
     async def end_tracker(self, name: str) -> None:
         """End a tracker that has nothing to do; its name is free when this returns."""
-        (await self._serving()).end_tracker(name)
+        (await self._serving()).topic_actors.end_tracker(name)
         await self._actors.name_is_free(name)
 
     async def compactor(self, topic: str) -> str:
         """The actor name of what compacts a partition, started if none runs."""
-        served = await self._serving()
-        row = row_of(served, topic)
-        return await self._passivation.start([row.name], partial(served.compactor_started, row))
+        plane = await self._serving()
+        row = plane.row_of(topic)
+        return await plane.passivation.start([row.name], partial(plane.topic_actors.compactor_started, row))
 
     async def end_compactor(self, name: str) -> None:
         """End what has compacted a partition; its name is free when this returns."""
@@ -675,21 +585,22 @@ class Controller:
 
     async def report_idle(self, name: str, idle: Idle) -> None:
         """Take in an actor's report that nobody has used it for a while."""
-        await self._serving()
-        self._passivation.report(name, idle)
+        plane = await self._serving()
+        plane.passivation.report(name, idle)
 
     async def report_unused(self, partition: str) -> None:
         """Take in that nobody has used a partition for as long as its policies say."""
-        row = row_of(await self._serving(), partition)
-        await self._passivation.remove_unused(row.topic)
+        plane = await self._serving()
+        row = plane.row_of(partition)
+        await plane.passivation.remove_unused(row.topic)
 
     async def describe_sleeping(self, topic: str) -> dict[str, Any] | None:
         """Describe a partition that does not run, as its stats would; None if it runs.
 
         `topic` is the partition's own name. Raises TopicNotFound, WrongNode.
         """
-        served = await self._serving()
-        return await self._passivation.describe_sleeping(row_of(served, topic))
+        plane = await self._serving()
+        return await plane.passivation.describe_sleeping(plane.row_of(topic))
 
     async def await_wake(
         self, client_id: str, parked: dict[str, list[tuple[int, bool]]], timeout_s: float
@@ -698,15 +609,15 @@ class Controller:
 
         A call of every client process with parked consumers stays here, beside all others.
         """
-        loop = self._loop_of_all()
-        waiting = self._passivation.parked_clients.await_wake(client_id, parked, timeout_s)
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(waiting, loop))
+        plane = self._plane_beside()
+        waiting = plane.passivation.parked_clients.await_wake(client_id, parked, timeout_s)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(waiting, plane.loop))
 
     async def stay(self, client_id: str, number: int) -> None:
         """Answer when the client is gone; its process owns this call, for `watch_client`."""
-        loop = self._loop_of_all()
-        staying = self._passivation.parked_clients.stay(client_id, number)
-        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(staying, loop))
+        plane = self._plane_beside()
+        staying = plane.passivation.parked_clients.stay(client_id, number)
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(staying, plane.loop))
 
     async def watch_client(self, client_id: str, number: int, life: list[Any]) -> None:
         """Let the parked consumers of a client leave once it is gone.
@@ -714,22 +625,24 @@ class Controller:
         That is when its process dies, or needs it no more. It owns `life`, its `stay` call of that number.
         """
         if await self._own.owner_died(life[0]):
-            died = self._passivation.client_died(client_id, number)
-            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(died, self._loop_of_all()))
+            plane = self._plane_beside()
+            died = plane.passivation.client_died(client_id, number)
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(died, plane.loop))
 
-    def _loop_of_all(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None:
+    def _plane_beside(self) -> ControlPlane:
+        """Return the control plane for calls that stay, which have a loop of their own."""
+        if self._plane is None:
             # This is a new process that nobody has asked for anything yet.
             raise ServiceUnitNotReady("the controller is starting")
-        return self._loop
+        return self._plane
 
     async def consumer_left(self, dispatcher: str, incarnation: int, calls_election: bool) -> None:
         """Let nobody wait for a consumer that was closed while parked.
 
         May be repeated.
         """
-        await self._serving()
-        await self._passivation.consumer_left(dispatcher, incarnation, calls_election)
+        plane = await self._serving()
+        await plane.passivation.consumer_left(dispatcher, incarnation, calls_election)
 
     # --- silent and dead actors -------------------------------------------------------------------
 
@@ -749,85 +662,20 @@ class Controller:
         """Whether the process of an actor stands still; nothing is done about it."""
         return await self._actors.is_silent(name)
 
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(WATCH_INTERVAL_S)
-            try:
-                await self._stores.find()
-                await self._stores.probe()
-                assert self._served is not None
-                self._lost_stores.look(time.monotonic())
-                await self._moves.look_through()
-                await self._moves.look()
-                self._served.replace_dead()
-                await self._lost_stores.give_inheritances()
-                await self._passivation.wake_due()
-                if self._logs.is_behind and self._catching_up.done():
-                    self._catching_up = self._begin_catching_up(self._logs)
-                await self._policies.repeat()
-                await self._usage.publish()
-            except Exception:
-                logger.exception("looking for stores failed")
-
-    async def _report(self) -> ActorReport:
-        """Tell the metrics of the node of the cluster's topics and partitions."""
-        assert self._served is not None
-        counts = self._overview.counts()
-        gauges = {
-            **{f"{TOPICS.name}:{state}": float(count) for state, count in counts.items()},
-            PARTITIONS_AWAY.name: float(self._overview.partitions_away()),
-            PARTITION_MOVES.name: float(self._moves.count),
-        }
-        return ActorReport(kind="controller", figures=Figures(gauges=gauges))
-
     # --- stopping, stats --------------------------------------------------------------------------
 
     async def stats(self) -> dict[str, Any]:
-        """Describe every running actor by name, and the stores, those away included.
-
-        An actor that does not answer soon has an `error` instead: all are asked at the same time.
-        """
-        topics = (await self._serving()).topics
-        stores = dict(self._stores.known)
-        handles = dict(self._actors.handles)
-        asked = [*(store["handle"] for store in stores.values()), *handles.values()]
-        answers = await asyncio.gather(*map(_stats_or_error, asked))
-        of_stores = [
-            {"storeId": store_id, "host": store["host"], "path": store["path"], **answer}
-            for (store_id, store), answer in zip(stores.items(), answers, strict=False)
-        ]
-        for store_id, partitions in topics.catalog.partitions_per_store().items():
-            if store_id and store_id not in stores:
-                host, path = topics.catalog.stores().get(store_id, ("an unknown host", ""))
-                away = f"away, last seen on {host}, with {partitions} partitions"
-                of_stores.append(
-                    {"storeId": store_id, "host": host, "path": path, "away": True, "error": away}
-                )
-        hosts = {store_id: store["host"] for store_id, store in stores.items()}
-        of_actors = {
-            name: {"host": hosts.get(self._actors.store_of(name), ""), **answer}
-            for name, answer in zip(handles, answers[len(stores) :], strict=True)
-        }
-        return {"stores": of_stores, **of_actors}
+        """Describe every running actor by name, and the stores, as `ControlPlane.stats`."""
+        return await (await self._serving()).stats()
 
     async def health(self) -> dict[str, Any]:
         """Describe what does not work, as a HealthReport; wakes nobody, and answers within two seconds."""
-        served = await self._serving()
-        unread = served.topics.catalog.change_logs.unknown if self._catching_up.done() else ()
-        facts = await gather_facts(
-            self._stores,
-            self._actors,
-            self._settings,
-            sorted(unread),
-            self._lost_stores.describe,
-            self._moves.why_not_empty,
-        )
-        return judge(facts).described()
+        return await (await self._serving()).health()
 
     async def overview(self, text: str, sort: str, limit: int, names: list[str] | None) -> dict[str, Any]:
         """Return the first topics by a sorting, sums, and the stores; see Admin.overview."""
-        await self._serving()
-        return await self._overview.describe(text, sort, limit, names)
+        plane = await self._serving()
+        return await plane.overview.describe(text, sort, limit, names)
 
     async def shutdown(self) -> None:
         """Let every actor write what is pending, then end them.
@@ -837,41 +685,6 @@ class Controller:
         event(logger, "stops: the broker is told to end")
         if self._watcher is not None:
             self._watcher.cancel()
-        handles = list(self._actors.handles.items())
-        dispatchers = self._served.dispatchers if self._served is not None else {}
-        # Dispatchers first: their last acknowledgments move holds at the partitions.
-        for is_dispatcher in (True, False):
-            await asyncio.gather(
-                *(_stopped(name, h) for name, h in handles if (name in dispatchers) == is_dispatcher)
-            )
-        for name, _ in handles:
-            self._actors.kill(name)
-        if self._served is not None:
-            with contextlib.suppress(PulsarException):
-                await self._served.topics.catalog.settled()
-            await asyncio.to_thread(self._served.topics.catalog.close)
+        if self._plane is not None:
+            await self._plane.close()
         self._stores.end()
-
-
-def row_of(served: TopicActors, partition: str) -> PartitionRow:
-    """A partition by its own name. Raises TopicNotFound."""
-    row = served.topics.partition(TopicName.parse(partition))
-    if row is None:
-        raise TopicNotFound(f"the topic {partition} does not exist")
-    return row
-
-
-async def _stats_or_error(handle: ActorHandle) -> dict[str, Any]:
-    try:
-        stats: dict[str, Any] = await handle.call("stats", within_s=STATS_DEADLINE_S)
-    except PulsarException as error:
-        return {"error": f"does not answer ({type(error).__name__})"}
-    return stats
-
-
-async def _stopped(name: str, handle: ActorHandle) -> None:
-    """Let an actor write what is pending."""
-    try:
-        await handle.call("shutdown", within_s=CALL_DEADLINE_S)
-    except PulsarException as error:
-        logger.warning("%s did not stop by itself: %s", name, error)

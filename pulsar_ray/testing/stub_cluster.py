@@ -431,8 +431,8 @@ class StubCluster:
         """Count the clients that wait for a partition that sleeps."""
 
         async def count() -> int:
-            await self._controller._serving()  # noqa: SLF001
-            return self._controller._passivation.parked_clients.count(partition)  # noqa: SLF001
+            plane = await self._controller._serving()  # noqa: SLF001
+            return plane.passivation.parked_clients.count(partition)
 
         return self._finished(count())
 
@@ -450,8 +450,9 @@ class StubCluster:
         """As Passivation.remove_unused, for the topic of a partition."""
 
         async def remove() -> bool:
-            row = (await self._controller._serving()).topics.partition(TopicName.parse(partition))  # noqa: SLF001
-            return row is not None and await self._controller._passivation.remove_unused(row.topic)  # noqa: SLF001
+            plane = await self._controller._serving()  # noqa: SLF001
+            row = plane.topics.partition(TopicName.parse(partition))
+            return row is not None and await plane.passivation.remove_unused(row.topic)
 
         return self._finished(remove())
 
@@ -520,9 +521,9 @@ class StubCluster:
             # Actors know from one look to the next that nobody has used them; long ago, where they report.
             await asyncio.sleep(LOOK_PAUSE_S)
             looks = [await handle.call("idle") for handle in handles if handle.kind in _LEAVE]
-        await self._controller._serving()  # noqa: SLF001
+        plane = await self._controller._serving()  # noqa: SLF001
         if all(idle is not None and idle.idle_ms for idle in looks):
-            await self._controller._passivation.leave_now(partition, with_clients=with_clients)  # noqa: SLF001
+            await plane.passivation.leave_now(partition, with_clients=with_clients)
 
     def keep_putting_to_sleep(self) -> None:
         """Let every actor leave from now on as soon as nothing is under way."""
@@ -610,12 +611,10 @@ class StubCluster:
         self._finished(self._look_for_drained())
 
     async def _look_for_drained(self) -> None:
-        await self._controller._serving()  # noqa: SLF001
-        await self._controller._moves.look()  # noqa: SLF001
+        await (await self._controller._serving()).moves.look()  # noqa: SLF001
 
     async def _find_stores(self) -> None:
-        await self._controller._serving()  # noqa: SLF001
-        await self._controller._stores.find()  # noqa: SLF001
+        await (await self._controller._serving()).stores.find()  # noqa: SLF001
 
     def store_of(self, partition: str) -> str:
         """Return the store that a partition is in."""
@@ -642,14 +641,14 @@ class StubCluster:
         catalog._db.execute("UPDATE partition SET store_id = ? WHERE name = ?", (store_id, partition))  # noqa: SLF001
 
     async def _look_for_dead(self) -> None:
-        (await self._controller._serving()).replace_dead()  # noqa: SLF001
+        (await self._controller._serving()).topic_actors.replace_dead()  # noqa: SLF001
 
     def lose_unstored(self, topic: str) -> None:
         """A non-persistent topic is gone with its node and that of the catalog."""
 
         async def forget() -> None:
-            served = await self._controller._serving()  # noqa: SLF001
-            served.topics.unstored.discard(topic)
+            plane = await self._controller._serving()  # noqa: SLF001
+            plane.topics.unstored.discard(topic)
 
         self._finished(forget())
         self.actors.end_named(topic)
@@ -693,8 +692,8 @@ class StubCluster:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=ATTACH_TIMEOUT_S)
-        if (served := self._controller._served) is not None:  # noqa: SLF001
-            served.topics.catalog.close()
+        if (plane := self._controller._plane) is not None:  # noqa: SLF001
+            plane.catalog.close()
 
     async def _end_loop(self) -> None:
         await self._end_controller()

@@ -215,7 +215,7 @@ def test_ten_thousand_topics_cost_what_those_in_use_do(client: Client, topic: st
 
 
 def _parked_at(controller: Any, topic: str) -> int:
-    count: int = controller._passivation.parked_clients.count(TopicName.parse(topic).full)
+    count: int = controller._plane.passivation.parked_clients.count(TopicName.parse(topic).full)
     return count
 
 

@@ -92,7 +92,7 @@ def before_the_end(controller: Any) -> None:
 
 def before_the_note(controller: Any) -> None:
     """Die when an actor has left, and the store does not know of it yet."""
-    controller._passivation._note = die
+    controller._plane.passivation._note = die
 
 
 def _subscription(dispatcher: Any) -> Any:

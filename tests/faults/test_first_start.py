@@ -29,7 +29,7 @@ def is_known(broker: Broker, topic: str) -> bool:
     full = TopicName.parse(topic).full
 
     def known(actor: Any) -> bool:
-        return bool(actor._served.topics.catalog.partition(full).has_ledger)
+        return bool(actor._plane.catalog.partition(full).has_ledger)
 
     return bool(broker.run_in(CONTROLLER, known))
 
@@ -42,7 +42,7 @@ def lose(broker: Broker, topic: str, *, was_known: bool) -> None:
 
         def forget(actor: Any) -> None:
             sql = "UPDATE partition SET has_ledger = 0 WHERE name = ?"
-            actor._served.topics.catalog._db.execute(sql, (full,))
+            actor._plane.catalog._db.execute(sql, (full,))
 
         broker.run_in(CONTROLLER, forget)
     directory = directory_of(broker, topic)
