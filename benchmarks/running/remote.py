@@ -24,6 +24,7 @@ from benchmarks.measuring.measure import alternate, p50, rate
 from benchmarks.measuring.results import Row
 from pulsar_ray.journal.shipping import Cut
 from pulsar_ray.journal.storage.bucket import open_object_store
+from pulsar_ray.journal.store_journal import StoreJournal
 
 URL = "s3://bucket/bench"
 MESSAGE = b"x" * 1024
@@ -31,6 +32,8 @@ ROUNDS = 7
 MOST_OVER_PUT_MS = 7.0
 LEAST_OF_OFF = 0.9
 LEAST_OF_PUTS = 0.7
+PARTITION_BYTES = 10 << 20
+MOST_ADOPTING_S = 10.0
 IDLE_S = 3.0
 
 
@@ -80,6 +83,7 @@ def run(env: Environment) -> list[Row]:
                 _idle(admin),
                 _busy(env, broker, admin, 1),
                 _busy(env, broker, admin, 20),
+                _adopting(env, broker, admin),  # the last one: its store is ended
             ]
 
 
@@ -184,6 +188,34 @@ def _sync_throughput(env: Environment, broker: Broker, admin: pulsar_ray.Admin) 
     ratio = p50([most / ours for most, ours in zip(times["most"], times["sync"], strict=True)])
     ours, most = (f"{megabytes / p50(times[what]):.0f} MB/s" for what in ("sync", "most"))
     return Row("sync: publish batched, 1 KiB, of 8 MiB PUTs, 8 at once", ours, most, ratio, LEAST_OF_PUTS)
+
+
+def _adopting(env: Environment, broker: Broker, admin: pulsar_ray.Admin) -> Row:
+    """Take partitions over as another node does, from the word until all of them are restored."""
+    partitions = env.count(100, 10)
+    topic: str = broker.topic()
+    admin.topics.create_partitioned_topic(topic, partitions)
+    producer = broker.client.create_producer(topic, block_if_queue_full=True, max_pending_messages=20_000)
+    for _ in range(partitions * PARTITION_BYTES // len(MESSAGE)):
+        producer.send_async(MESSAGE, None)
+    producer.flush()
+    producer.close()
+    (state,) = admin.stores.remote()
+    deadline = time.monotonic() + 300
+    while admin.stores.remote()[0].waiting_bytes and time.monotonic() < deadline:
+        time.sleep(0.1)
+    with env.directory() as directory:
+        journal = StoreJournal(directory, "adopting", URL)
+        try:
+            journal.wait_ready(60)
+            begin = time.perf_counter()
+            adopted = journal.adopt(journal.seal(state.store_id))
+            took = time.perf_counter() - begin
+        finally:
+            journal.stop()
+    assert len(adopted) >= partitions
+    what = f"taking over {partitions} partitions of {PARTITION_BYTES >> 20} MiB (s)"
+    return Row(what, f"{took:.1f} s", "", took, MOST_ADOPTING_S, at_most=True)
 
 
 def _puts(admin: pulsar_ray.Admin) -> int:

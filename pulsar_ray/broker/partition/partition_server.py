@@ -293,7 +293,7 @@ class PartitionServer:
             case Follow(number):
                 self.ledger.check_owner()
                 self._cursors.woke(number)
-                self._recovered.when_durable(session, -1 - number, partial(self._follow, session, request))
+                self._recovered.when_durable(self.followers.follow, session, -1 - number, request)
             case MoveHold(number, ledger_id, entry_id):
                 if self.ledger.changes.has_subscription(number):
                     self._holds.moved(number, Position(ledger_id, entry_id))
@@ -301,8 +301,7 @@ class PartitionServer:
                     self.followers.need(number, Position(ledger_id, entry_id))
             case OpenProducer():
                 self._use.count_request()
-                opening = partial(self._opening.open, session, request)
-                self._recovered.when_durable(session, request.producer_id, opening)
+                self._recovered.when_durable(self._opening.open, session, request.producer_id, request)
             case CloseEndpoint(request_id, endpoint_id):
                 self._use.count_request()
                 self._close_endpoint(session, endpoint_id)
@@ -312,9 +311,6 @@ class PartitionServer:
                 self._call(session, request)
             case _:
                 raise InvalidConfiguration(f"a partition does not answer {type(request).__name__}")
-
-    def _follow(self, session: Session, request: Follow) -> None:
-        self.followers.follow(session, request)
 
     def _call(self, session: Session, request: Call) -> None:
         method, arguments = request.method, request.arguments

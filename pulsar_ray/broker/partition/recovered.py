@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 from pulsar_ray.session.session_table import Session
 
@@ -21,7 +22,7 @@ class Recovered:
     """Requests that would tell what is stored wait here until that is durable enough."""
 
     def __init__(self) -> None:
-        self._early: dict[tuple[Session, int], tuple[int, Callable[[], None]]] = {}
+        self._early: dict[tuple[Session, int], tuple[int, Callable[[Session, Any], None], Any]] = {}
         self._waiting: list[asyncio.Future[None]] = []
         self._is_durable = False
 
@@ -29,23 +30,25 @@ class Recovered:
         """Carry out what waits, in its order, and let nothing wait from now on."""
         self._is_durable = True
         early, self._early = self._early, {}
-        for (session, _), (attachment, answer) in early.items():
+        for (session, _), (attachment, answer, request) in early.items():
             if not session.is_ended and session.attachment == attachment:
-                answer()
+                answer(session, request)
         for waiting in self._waiting:
             if not waiting.done():
                 waiting.set_result(None)
         self._waiting.clear()
 
-    def when_durable(self, session: Session, endpoint: int, answer: Callable[[], None]) -> None:
-        """Answer a session, perhaps later.
+    def when_durable(
+        self, answer: Callable[[Session, Any], None], session: Session, endpoint: int, request: Any
+    ) -> None:
+        """Answer a request of a session, perhaps later.
 
         Of several requests for an endpoint the last one is answered.
         """
         if self._is_durable:
-            answer()
+            answer(session, request)
         else:
-            self._early[session, endpoint] = session.attachment, answer
+            self._early[session, endpoint] = session.attachment, answer, request
 
     async def wait(self) -> None:
         """Wait until what was found is durable enough."""
