@@ -18,6 +18,7 @@ from typing import Any
 from pulsar_ray.closed_places import make_closed_directory, short_socket_path
 from pulsar_ray.errors import ProtocolError, PulsarException
 from pulsar_ray.journal.life_runner import LifeRunner
+from pulsar_ray.journal.offloaded.room_plan import Offer, RoomPlan
 from pulsar_ray.journal.store_files import StoreFiles
 from pulsar_ray.journal.telling import SOCKET, Packets, encode
 
@@ -60,6 +61,7 @@ class JournalDoor:
         self._waiting: set[_Teller] = set()
         """These have still to hear how far they are shipped."""
         self._listening: socket.socket | None = None
+        self._room = RoomPlan()
 
     def open(self) -> None:
         """Listen from now on, in place of any former process. Raises UntrustedPath, OSError."""
@@ -181,6 +183,11 @@ class JournalDoor:
                 self._files.leave_out(teller.partition)
             case ["offload" | "fetch back" as what, int(number), list(names)]:
                 self._runner.begin(self._change_places(teller, what, number, names))
+            case ["room", int(number), int(used), int(total), int(percent), list(offers)]:
+                offered = [Offer(*offer) for offer in offers]
+                now = self._loop.time()
+                granted = self._room.asked(teller.partition, (used, total), percent, offered, now)
+                self._send(teller, ["moved", number, granted, ""])
             case _:
                 raise ProtocolError(f"{packet[0]!r}")
 

@@ -7,8 +7,9 @@ Both ends of a Unix socket in the data directory send packets, u32 length and ms
                     ["forget"]                                      nothing more of this partition is shipped
                     ["offload", number, segments]                   leave these to the object store alone
                     ["fetch back", number, segments]                bring these back
+                    ["room", number, used, total, percent, offers]  the disk is too full: which have to go?
     from the store  ["shipped", turn]                               all up to that turn is in the journal
-                    ["moved", number, segments, problem]            which are left, or back
+                    ["moved", number, segments, problem]            which are left, are back, have to go
 
 `ends` maps files to their synced lengths, `gone` lists files that nothing lists any more. Names are relative
 to the partition's directory. Numbers only grow and may be said again, so a lost connection harms nothing.

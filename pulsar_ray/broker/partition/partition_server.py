@@ -552,6 +552,7 @@ class PartitionServer:
         await self._deletions.settle()
         if self._in_force.are_current:
             await self._offload.settle()
+            self._follow_durability()  # all of it may be here again
 
     async def fall_asleep(self) -> Retired:
         """Close the log, and leave a note when trimming will be due."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import shutil
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -14,6 +15,7 @@ from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.broker.serving.shipping_link import ShippingLink
 from pulsar_ray.clock import Clock
 from pulsar_ray.errors import NotAllowedError, PulsarException, RemoteStoreUnavailable
+from pulsar_ray.journal.offloaded.room_plan import Offer
 from pulsar_ray.ledger.offloaded import offloaded_names
 from pulsar_ray.ledger.segment_file import SegmentInfo
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
@@ -26,6 +28,8 @@ NOT_RUN, RUNNING, SUCCESS, ERROR = "NOT_RUN", "RUNNING", "SUCCESS", "ERROR"
 LOOK_S = 10.0
 AT_ONCE = 8
 """Segments of one request to the store: one index is written for them."""
+MOST_OFFERS = 256
+"""Segments that a partition offers at once while the disk is too full."""
 
 
 class Thresholds:
@@ -47,33 +51,42 @@ class Thresholds:
         self,
         closed: Sequence[tuple[SegmentInfo, int]],
         here_bytes: int,
-        disk: tuple[int, int],
         now_ms: int,
     ) -> list[SegmentInfo]:
         """Return those that go, the oldest first.
 
         `closed` are segments with the time at which their ledger was closed, 0 for one that is open;
-        `here_bytes` is what the topic has on the disk, `disk` how much of it is used and what it has.
+        `here_bytes` is what the topic has on the disk. How full that is is judged for all partitions of the
+        node together, see `RoomPlan`.
         """
-        used, total = disk
         going = []
         for segment, closed_ms in closed:
             since_ms = now_ms - closed_ms if closed_ms else 0
-            may_go = since_ms >= self.lag_ms
             is_old = closed_ms > 0 and 0 <= self.age_ms <= since_ms
             is_over = 0 <= self.most_bytes < here_bytes
-            is_full = self.disk_percent > 0 and used * 100 >= total * self.disk_percent
-            if not (is_full or (may_go and (is_old or is_over))):
+            if since_ms < self.lag_ms or not (is_old or is_over):
                 break
             going.append(segment)
             here_bytes -= segment.end_offset
-            used -= segment.end_offset
         return going
+
+    def is_full(self, used: int, total: int) -> bool:
+        """Whether the disk is so full that segments have to go, however young they are."""
+        return self.disk_percent > 0 and used * 100 >= total * self.disk_percent
 
     def next_due_ms(self, closed: Sequence[tuple[SegmentInfo, int]]) -> int | None:
         """Return when age has the first of them go; None: never."""
         times = [closed_ms for _, closed_ms in closed if closed_ms]
         return min(times) + max(self.age_ms, self.lag_ms) if times and self.age_ms >= 0 else None
+
+
+def _offers(closed: Sequence[SegmentInfo]) -> list[Offer]:
+    """Return those that are here, with the times of their files."""
+    found = []
+    for segment in closed:
+        with contextlib.suppress(FileNotFoundError):
+            found.append(Offer(segment.path.stat().st_mtime, segment.path.name, segment.end_offset))
+    return found
 
 
 class TopicOffload:
@@ -215,12 +228,27 @@ class TopicOffload:
         if self.is_wanted_off:
             await self._look_back()
         elif thresholds.are_set:
-            usage = await self._loop.run_in_executor(None, shutil.disk_usage, self._directory)
             here_bytes = sum(s.end_offset for s in self._ledger.segments() if s.path.name not in self._away)
-            disk = (usage.total - usage.free, usage.total)
-            wanted = thresholds.chosen(self._closed(), here_bytes, disk, self._clock.now_ms())
+            wanted = thresholds.chosen(self._closed(), here_bytes, self._clock.now_ms())
+            if not wanted:
+                wanted = await self._too_much(shipping, thresholds)
             if wanted and not self.is_running:
                 self._begin("offload", wanted)
+
+    async def _too_much(self, shipping: ShippingLink, thresholds: Thresholds) -> list[SegmentInfo]:
+        """Return the segments that the disk has no room for, of all that the node's partitions have."""
+        usage = await self._loop.run_in_executor(None, shutil.disk_usage, self._directory)
+        used = usage.total - usage.free
+        if not thresholds.is_full(used, usage.total):
+            return []
+        closed = [segment for segment, _ in self._closed()[:MOST_OFFERS]]
+        offers = await self._loop.run_in_executor(None, _offers, closed)
+        try:
+            going = set(await shipping.room((used, usage.total), thresholds.disk_percent, offers))
+        except RemoteStoreUnavailable as error:
+            self._last_error = error.text
+            return []
+        return [segment for segment in closed if segment.path.name in going]
 
     async def _look_back(self) -> None:
         """Bring segments back, as far as the disk has room."""

@@ -14,6 +14,7 @@ from typing import Any
 from pulsar_ray.closed_places import short_socket_path
 from pulsar_ray.config import OFF, Settings
 from pulsar_ray.errors import ProtocolError, PulsarException, RemoteStoreUnavailable
+from pulsar_ray.journal.offloaded.room_plan import Offer
 from pulsar_ray.journal.receipts import Receipts
 from pulsar_ray.journal.store_files import read_term
 from pulsar_ray.journal.telling import SOCKET, Packets, encode
@@ -146,6 +147,16 @@ class ShippingLink:
 
         Raises RemoteStoreUnavailable, with the reason if the store tells one.
         """
+        return await self._asked(what, list(names))
+
+    async def room(self, disk: tuple[int, int], percent: int, offers: Sequence[Offer]) -> list[str]:
+        """Ask the store which segments have to go of a disk of which `percent` are used.
+
+        See `RoomPlan.asked`; raises as `move`.
+        """
+        return await self._asked("room", *disk, percent, [list(offer) for offer in offers])
+
+    async def _asked(self, what: str, *arguments: object) -> list[str]:
         if self._socket is None:
             raise RemoteStoreUnavailable(
                 "the node's store does not ship: `pulsar-ray remote status` says why"
@@ -155,7 +166,7 @@ class ShippingLink:
         moving: asyncio.Future[list[str]] = self._loop.create_future()
         self._moving[number] = moving
         try:
-            self._send([what, number, list(names)])
+            self._send([what, number, *arguments])
             return await moving
         finally:
             self._moving.pop(number, None)

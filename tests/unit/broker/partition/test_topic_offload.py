@@ -18,12 +18,12 @@ CLOSED = [
     for ledger, index, closed_ms in ((1, 0, 400_000), (1, 1, 400_000), (2, 0, 900_000), (3, 0, 0))
 ]
 """Three ledgers, the last of which is open; 100 bytes each."""
-HERE_BYTES, DISK = 450, (50, 1000)
+HERE_BYTES = 450
 
 
-def chosen(disk: tuple[int, int] = DISK, **settings: Any) -> list[str]:
+def chosen(**settings: Any) -> list[str]:
     thresholds = Thresholds(PartitionPolicies(Settings(**settings)))
-    return [s.path.name for s in thresholds.chosen(CLOSED, HERE_BYTES, disk, NOW_MS)]
+    return [s.path.name for s in thresholds.chosen(CLOSED, HERE_BYTES, NOW_MS)]
 
 
 def test_nothing_leaves_by_itself_by_default() -> None:
@@ -62,10 +62,11 @@ def test_the_lag_keeps_what_was_closed_just_now() -> None:
     assert chosen(managed_ledger_offload_threshold_in_seconds=0, **lag) == ["1-0.seg", "1-1.seg"]
 
 
-def test_a_full_disk_is_freed_up_to_its_bound_whatever_the_lag() -> None:
-    settings = {"offload_disk_percent": 80, "managed_ledger_offload_deletion_lag_ms": 10**9}
-    assert chosen((799, 1000), **settings) == []
-    assert chosen((900, 1000), **settings) == ["1-0.seg", "1-1.seg"]
+def test_a_disk_is_full_by_the_percent_that_a_policy_says() -> None:
+    assert not Thresholds(PartitionPolicies(Settings())).is_full(1000, 1000)
+    thresholds = Thresholds(PartitionPolicies(Settings(offload_disk_percent=80)))
+    assert not thresholds.is_full(799, 1000)
+    assert thresholds.is_full(800, 1000)
 
 
 def test_a_sleeping_partition_is_woken_for_age_alone() -> None:
