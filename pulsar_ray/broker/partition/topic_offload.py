@@ -236,7 +236,7 @@ class TopicOffload:
                 self._begin("offload", wanted)
 
     async def _too_much(self, shipping: ShippingLink, thresholds: Thresholds) -> list[SegmentInfo]:
-        """Return the segments that the disk has no room for, of all that the node's partitions have."""
+        """Return the segments of this partition that a too full disk is freed of."""
         usage = await self._loop.run_in_executor(None, shutil.disk_usage, self._directory)
         used = usage.total - usage.free
         if not thresholds.is_full(used, usage.total):

@@ -150,7 +150,7 @@ class ShippingLink:
         return await self._asked(what, list(names))
 
     async def room(self, disk: tuple[int, int], percent: int, offers: Sequence[Offer]) -> list[str]:
-        """Ask the store which segments have to go of a disk of which `percent` are used.
+        """Ask the store which segments have to leave a disk that is too full.
 
         See `RoomPlan.asked`; raises as `move`.
         """

@@ -1,4 +1,4 @@
-"""Decides which segments of a node leave a disk that is too full (ADR 0142). Pure."""
+"""Decides which segments leave a disk that is too full (ADR 0142)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FREED_WITHIN_S = 600.0
 
 
 class Offer(NamedTuple):
-    """A closed segment that may go: when it was last written to, its name, and its length."""
+    """A partition offers a closed segment, with the time of its file."""
 
     written_s: float
     name: str
@@ -30,8 +30,9 @@ class _Partition:
 
 @dataclass(slots=True)
 class RoomPlan:
-    """Takes the offers of a node's partitions, and grants the oldest of all, as many as have to go.
+    """It takes the offers of a node's partitions, and grants the oldest of all.
 
+    As many are granted as have to go, and less than a segment more.
     Every partition asks again and again while the disk is too full for it. The first time it is only heard:
     by its next time all others have been.
     """
@@ -41,7 +42,7 @@ class RoomPlan:
     def asked(
         self, partition: str, disk: tuple[int, int], percent: int, offers: Sequence[Offer], now_s: float
     ) -> list[str]:
-        """Return which of its segments a partition is to leave.
+        """Return the names of the segments that a partition is to leave.
 
         `disk` are the bytes that are used and all it has; the disk is too full for the partition while
         `percent` of it are used. `offers` are in the order of the log.
@@ -70,7 +71,7 @@ class RoomPlan:
         return told.heard_s < now_s - (FREED_WITHIN_S if told.granted_bytes else STALE_S)
 
     def _by_age(self) -> list[tuple[str, Offer, int]]:
-        """Return the offers of all that are not leaving something just now, the oldest first."""
+        """Return what is offered by those that leave nothing just now, the oldest first."""
         found = []
         for partition, told in self._partitions.items():
             at_least = 0.0
