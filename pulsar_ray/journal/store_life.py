@@ -400,6 +400,8 @@ class StoreLife:
         Returns how many bytes have come meanwhile: so much is left to ship and read when it leaves.
         """
         yield from self.until_shipped()
+        while self._is_checkpointing:  # that one may have begun before the last of it was shipped
+            yield Wait(CLEARING_SECONDS)
         yield from self.checkpoint()
         mirror = self.mirror.get(partition)
         bases = {} if mirror is None else {name: file.base for name, file in mirror.files.items()}

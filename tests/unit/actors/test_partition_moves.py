@@ -72,6 +72,9 @@ class Process:
         self.log = ManagedLedger.open(directory, IDENTITY, settings(), 0)
 
     async def call(self, method: str, *arguments: Any, within_s: float | None = None) -> Any:
+        if method == "call":
+            assert arguments[0] == "slow_down"
+            return
         assert method == "shutdown"
         self.log.close()
 

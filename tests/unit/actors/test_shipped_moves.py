@@ -51,7 +51,8 @@ class ShippedProcess(Process):
 
     async def call(self, method: str, *arguments: Any, within_s: float | None = None) -> Any:
         await super().call(method, *arguments, within_s=within_s)
-        self.link.close()
+        if method == "shutdown":
+            self.link.close()
 
 
 class ShippedWorld(World):

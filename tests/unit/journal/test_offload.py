@@ -366,6 +366,38 @@ async def test_little_is_left_to_ship_of_what_was_put_in_pieces(home: Path, url:
         partition.die()
 
 
+@runs
+async def test_pieces_are_made_behind_a_checkpoint_that_is_under_way(
+    home: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create, is_begun, goes_on = FileStore.create, threading.Event(), threading.Event()
+
+    def create_late(store: FileStore, key: str, body: bytes) -> bool:
+        if key.startswith("segments/"):
+            is_begun.set()
+            goes_on.wait(DEADLINE_S)
+        return create(store, key, body)
+
+    with journal_of(home, url) as journal:
+        partition = await filled(home, 2)
+        journal._life.inline_bytes = 0
+        monkeypatch.setattr(FileStore, "create", create_late)
+        checkpoint = asyncio.to_thread(journal.run, lambda life: life.checkpoint())
+        checkpointing = asyncio.ensure_future(checkpoint)
+        await until(is_begun.is_set)
+        for seq in range(2, 12):
+            append(partition.log, seq, size=MESSAGE)
+        partition.link.when_durable(lambda: partition.confirmed.append(12))
+        await partition.until_confirmed(2, 12)
+        left = asyncio.ensure_future(
+            asyncio.to_thread(journal.run, lambda life: life.put_in_pieces(str(NUMBER)))
+        )
+        goes_on.set()
+        await checkpointing
+        assert await left == 0
+        partition.die()
+
+
 @contextmanager
 def opened_at(home: Path) -> Iterator[ManagedLedger]:
     log = opened(home / "p" / str(NUMBER))
