@@ -18,6 +18,7 @@ from pulsar_ray.format.arrow_message import BatchMessage, check_stream
 from pulsar_ray.format.arrow_types import fitted, plain_field
 from pulsar_ray.format.block import VALUE_COLUMN
 from pulsar_ray.format.checksum import Buffer
+from pulsar_ray.format.validation import validate_batch
 
 # Given to every writer: it would look for them in the environment, which must not change what is stored.
 _OPTIONS = pa.ipc.IpcWriteOptions()
@@ -114,7 +115,7 @@ def rows_of_value_column(column: pa.Array) -> pa.StructArray:
     try:
         reader = pa.ipc.open_stream(stream)
         batch = reader.read_next_batch()
-        batch.validate(full=True)
+        validate_batch(batch)
     except (pa.ArrowException, OSError, MemoryError, StopIteration) as error:
         raise ValueError(f"bad Arrow: {error}") from None
     if batch.num_rows != len(column):
