@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
 from pathlib import Path
@@ -11,7 +12,7 @@ from pulsar_ray.client.options.schema import Schema
 from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.client.received.receiver_queue import QueuedChunk, QueuedDelivery
 from pulsar_ray.client.schemas.readings import TopicReadings
-from pulsar_ray.errors import CorruptData
+from pulsar_ray.errors import CorruptData, InvalidMessage
 from pulsar_ray.format.block import parse_block_header
 from pulsar_ray.format.block_memory import MIN_BLOCK_BYTES, BlockMemory
 from pulsar_ray.format.checksum import Buffer
@@ -208,6 +209,10 @@ class BlockDecoder:
             row_failures=delivery.row_failures,
             schema=self._schema if readings is None else readings.of(decoded.metadata.schema_version),
         )
+        if decoded.is_columnar:
+            # Now, while the processor has them in its cache. An error is for whoever asks for the rows.
+            with contextlib.suppress(InvalidMessage):
+                decoded.rows()
         if delivery.chunks:
             block.first_chunk = delivery.chunks[0].ledger_id, delivery.chunks[0].entry_id
         if block.message_count > 1:
