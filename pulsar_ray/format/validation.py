@@ -1,4 +1,4 @@
-"""Looks whether columns that others have written are safe to use: a bad offset would end the process."""
+"""Validates columns that others have written: a bad offset would end the process."""
 
 from __future__ import annotations
 
