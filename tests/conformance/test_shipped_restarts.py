@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pulsar_ray.errors import RemoteStoreUnavailable, Result, Timeout
+from pulsar_ray.errors import ProducerBusy, RemoteStoreUnavailable, Result, Timeout
 from pulsar_ray.journal.storage.file_store import FileStore
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.testing.waiting import wait_until
@@ -84,6 +84,44 @@ def test_a_dispatcher_that_starts_again_confirms_no_acknowledgment_that_is_not_t
         assert acknowledging.is_alive()
     acknowledging.join(WAIT_MS / 1000)
     assert not acknowledging.is_alive()
+
+
+def test_who_asks_how_far_a_producer_came_is_told_of_nothing_that_is_not_there(
+    make_shipped: Callable[[str], Broker],
+) -> None:
+    broker = make_shipped("sync")
+    broker.cluster.create_topic(TOPIC, 0)
+    broker.admin().topics.policies.set(TOPIC, "deduplication", True)
+    first = broker.client()
+    producer = first.create_producer(TOPIC, "p")
+    producer.send(b"before")
+    told: dict[str, int] = {}
+
+    def ask() -> None:
+        call = broker.cluster.call(
+            partition_name(TOPIC), "call", "producer_sequence_ids", {"prefix": ""}, timeout_s=60
+        )
+        told["asked"] = call["p"]
+
+    def open_again() -> None:
+        client = broker.client(operation_timeout_seconds=60)
+        while "opened" not in told:
+            with suppress(ProducerBusy):  # until the first one has left
+                told["opened"] = client.create_producer(TOPIC, "p").last_sequence_id()
+
+    threads = [threading.Thread(target=work, daemon=True) for work in (ask, open_again)]
+    with bucket_away():
+        ledger = broker.cluster.partition(TOPIC).server.ledger  # type: ignore[union-attr]
+        before = ledger.last_position
+        producer.send_async(b"later", lambda *_: None)
+        wait_until(lambda: ledger.last_position > before, what="the message is stored here")
+        first.shutdown()
+        for thread in threads:
+            thread.start()
+        threads[0].join(20 * QUIET_MS / 1000)
+        assert told == {}
+    wait_until(lambda: len(told) == len(threads), timeout_s=60, what="both are told")
+    assert told == {"asked": 1, "opened": 1}
 
 
 def test_async_goes_on_behind_a_restart_while_the_object_store_is_away(

@@ -391,10 +391,15 @@ class PartitionCalls:
         return forgotten
 
     async def producer_sequence_ids(self, prefix: str) -> dict[str, int]:
-        """Return the highest durable sequence id of each remembered producer whose name begins so."""
-        return {
+        """Return the highest durable sequence id of each remembered producer whose name begins so.
+
+        What they stand for is as durable as its receipts say: who is told does not send it again.
+        """
+        ids = {
             known.name: known.durable_id for known in self._ledger.sequences if known.name.startswith(prefix)
         }
+        await self._writer.confirmed(None)
+        return ids
 
     async def end_messages(self, sending: Sequence[Sequence[int]], idle_ms: int) -> dict[str, Any]:
         """Return the incarnations that store nothing more behind an entry_seq of a message in chunks.

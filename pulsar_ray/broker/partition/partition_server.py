@@ -201,6 +201,7 @@ class PartitionServer:
             grace_s,
             self._quota,
             self._producers_note,
+            when_durable,
         )
         self._deduplication = DeduplicationSwitch(ledger, self._writer, self.producers, policies, in_force)
         self._deduplication.begin()

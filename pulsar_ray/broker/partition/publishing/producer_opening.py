@@ -123,7 +123,8 @@ class ProducerOpening:
     """Answers requests to open, once a topic epoch is durable or it is their turn.
 
     `opened` is called for each session whose producer opens. After a restart of the partition the producers
-    of before, which `note` knows, have `grace_s` to come back, before others get what was theirs.
+    of before, which `note` knows, have `grace_s` to come back, before others get what was theirs. A producer
+    is told of what is stored, so that it is answered by `when_durable`.
     """
 
     def __init__(
@@ -137,8 +138,10 @@ class ProducerOpening:
         grace_s: float,
         quota: BacklogQuota,
         note: ProducersNote,
+        when_durable: Callable[[Callable[[], None]], None],
     ) -> None:
         self._ledger = ledger
+        self._when_durable = when_durable
         self._producers = producers
         self._writer = writer
         self._host = host
@@ -280,13 +283,14 @@ class ProducerOpening:
             self._loop.call_soon(self._ask_behind)
         known = KnownProducer(request.incarnation, session.client_id, request.producer_id)
         self._note.opened(opened.name, known)
+        answer = partial(self._when_durable, partial(self._answer, session, request, opened))
         if epoch == NO_EPOCH:
-            self._note.when_written(partial(self._answer_noted, session, request, opened))
+            self._note.when_written(answer)
             return
         was_awaited = access.is_awaited
         access.take(request.incarnation, epoch)
         if self._ledger.changes.topic_epoch == (epoch, True):
-            session.send(encode_request(opened))
+            answer()
         else:
             self._host.spawn(self._answer_durably(session, request, opened))
         if was_awaited:
@@ -296,7 +300,7 @@ class ProducerOpening:
         for session, request in self._access.take_waiting():
             self._refuse(session, request, _evicted(epoch))
 
-    def _answer_noted(self, session: Session, request: OpenProducer, opened: ProducerOpened) -> None:
+    def _answer(self, session: Session, request: OpenProducer, opened: ProducerOpened) -> None:
         endpoint = session.endpoints.get(request.producer_id)
         if isinstance(endpoint, ProducerEndpoint) and endpoint.incarnation == request.incarnation:
             session.send(encode_request(opened))
