@@ -393,7 +393,7 @@ class PartitionCalls:
     async def producer_sequence_ids(self, prefix: str) -> dict[str, int]:
         """Return the highest durable sequence id of each remembered producer whose name begins so.
 
-        What they stand for is as durable as its receipts say: who is told does not send it again.
+        Their messages are as durable as receipts say by then: who is told does not send them again.
         """
         ids = {
             known.name: known.durable_id for known in self._ledger.sequences if known.name.startswith(prefix)
