@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from pulsar_ray.actors.actor_system import ActorHandle, ActorKind, ActorSystem
+from pulsar_ray.actors.stores.storeless_nodes import StorelessNodes
 from pulsar_ray.broker.catalog.membership import Membership
 from pulsar_ray.broker.catalog.node_losses import Room
 from pulsar_ray.broker.health.disk_level import DiskLevel, judge_disk
@@ -56,6 +57,7 @@ class Stores:
         self.membership: Membership | None = None
         self._recording = asyncio.Lock()
         self._finding: dict[str, asyncio.Task[None]] = {}
+        self._storeless = StorelessNodes()
 
     async def describe(self, node_id: str, *, make: bool = False) -> dict[str, Any]:
         """Describe the store of a node, with its `handle`.
@@ -142,6 +144,10 @@ class Stores:
         self.look_for_draining()
         # A store's actor would not be started on a node that Ray drains.
         missing = set(hosts) - {store["node_id"] for store in self.known.values()} - self._draining
+        self._storeless.keep(missing)
+        membership = self.membership
+        if membership is None or len(self.known) >= membership.catalog.expected_stores:
+            missing -= self._storeless.left_alone(asyncio.get_running_loop().time())
         for node_id in missing - set(self._finding):
             task = asyncio.get_running_loop().create_task(self._find_on(node_id, hosts[node_id]))
             self._finding[node_id] = task
@@ -183,6 +189,10 @@ class Stores:
             "reason": reason,
             "is_lost": is_lost,
         }
+        if not is_lost:
+            self._storeless.found(node_id, asyncio.get_running_loop().time())
+            if (handle := self._handles.pop(node_id, None)) is not None:
+                await asyncio.to_thread(handle.kill)
 
     async def _take_in(self, membership: Membership, described: dict[str, Any]) -> None:
         if described["identity"] is None:
@@ -331,6 +341,7 @@ class Stores:
         assert membership is not None
         known = dict(self.known)
         disks = dict(zip(known, await asyncio.gather(*map(_disk, known.values())), strict=True))
+        self._storeless.look_again()  # somebody may have made a store just now, and wants to see it
         membership.observe(known, SystemClock().now_ms())
         return [
             {**node, **disks.get(node["storeId"], {})}

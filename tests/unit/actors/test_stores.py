@@ -61,6 +61,9 @@ class Store:
     async def unknown(self, known: set[int]) -> list[PartitionDirectory]:
         return [found for found in self._disk.directories if found.number not in known]
 
+    async def stats(self) -> dict[str, Any]:
+        return dict.fromkeys(("freeBytes", "totalBytes", "remoteLagSeconds", "remoteWaitingBytes"), 0)
+
     async def probe(self) -> int:
         if self.error is not None:
             raise self.error
@@ -245,8 +248,26 @@ def test_an_empty_directory_of_a_new_node_is_left_alone_unless_it_may_be_taken(
     assert nodes.disks["new"].identity is None
     assert stores.refused["new"]["is_lost"] is False
     membership.takes_empty = True
+    asyncio.run(stores.nodes())
     asyncio.run(stores.find())
     assert "made on new" in stores.known
+
+
+def test_a_node_without_a_store_keeps_no_actor_and_is_looked_at_again_when_somebody_asks(
+    nodes: Nodes, membership: Membership
+) -> None:
+    stores = new_stores(nodes, membership)
+    nodes.disks["new"] = Disk(None)
+    asyncio.run(stores.find())
+    assert store_name("new") not in nodes.names()
+    nodes.disks["new"].identity = StoreIdentity("store-3")
+    asyncio.run(stores.find())
+    assert sorted(stores.known) == ["store-1", "store-2"]
+    described = asyncio.run(stores.nodes())
+    assert {node["host"]: node["state"] for node in described}["host of new"] == "without store"
+    asyncio.run(stores.find())
+    assert sorted(stores.known) == ["store-1", "store-2", "store-3"]
+    assert store_name("new") in nodes.names()
 
 
 def test_what_a_store_knows_and_the_catalog_lacks_is_reported(nodes: Nodes, membership: Membership) -> None:
