@@ -424,8 +424,12 @@ class StubPartition(StubActor):
         super().__init__(address, *shared, is_restarted=is_restarted)
 
     def _acquire_lock(self, path: Path) -> HeldLock:
-        self._held = take_lock(path)
-        return self._held
+        held = self._held = take_lock(path)
+        if self.is_dead:
+            # Its start took longer than anybody waits for when it is killed; the kernel would drop the lock.
+            held.release()
+            raise NotConnected(f"{self.address}: the actor died at its start")
+        return held
 
     def _open_ledger(self) -> ManagedLedger:
         check_is_store(Path(self.in_force.settings.data_dir), self._owner_store[1])
