@@ -12,7 +12,7 @@ import pytest
 
 from pulsar_ray.broker.partition import topic_offload
 from pulsar_ray.client.consumer.consumer import Consumer
-from pulsar_ray.errors import NotAllowedError, RemoteStoreUnavailable, Timeout
+from pulsar_ray.errors import JournalDamaged, NotAllowedError, RemoteStoreUnavailable, Timeout
 from pulsar_ray.journal import store_life
 from pulsar_ray.journal.storage.file_store import FileStore
 from pulsar_ray.ledger import offloaded
@@ -207,3 +207,45 @@ def test_what_is_not_shipped_is_not_offloaded(make_broker: Callable[..., Broker]
     with pytest.raises(NotAllowedError, match="start the broker with --remote"):
         broker.admin().topics.offload("t")
     assert broker.admin().topics.offload_status("t")["status"] == "NOT_RUN"
+
+
+def receive_all(consumer: Consumer, got: list[bytes]) -> None:
+    while True:
+        got.append(consumer.receive(3_000).data())
+
+
+@pytest.mark.parametrize("fault", ["gone", "damaged"])
+def test_an_object_that_is_gone_or_damaged_is_named_and_passed_only_when_told(
+    make_shipped: Callable[..., Broker], tmp_path: Path, fault: str
+) -> None:
+    broker = make_shipped()
+    for name in ("stands", "waits"):
+        broker.client().subscribe("t", name, initial_position=EARLIEST).close()
+    ids = published(broker, "t")
+    offload(broker, "t")
+    pieces = sorted((tmp_path / "bucket" / "segments" / "1").glob("*.seg/*"))
+    piece = pieces[len(pieces) // 2]
+    stored = piece.read_bytes()
+    if fault == "gone":
+        piece.unlink()
+    else:
+        piece.write_bytes(stored[:100] + b"?" + stored[101:])
+    key = f"{piece.parent.name}/{piece.name}"
+    consumer, got = broker.client().subscribe("t", "stands"), list[bytes]()
+    with pytest.raises((JournalDamaged, Timeout)) as raised:
+        receive_all(consumer, got)
+    # The consumer may need it first, or the broker, which says so in the stats.
+    topics = broker.admin().topics
+    if raised.type is JournalDamaged:
+        assert key in raised.value.text
+    else:
+        wait_until(lambda: key in topics.stats("t")["subscriptions"]["stands"]["problem"])
+    assert got == [payload(number) for number in range(len(got))]
+    assert 0 < len(got) < COUNT
+    # Others go on.
+    broker.client().create_producer("t").send(b"now")
+    consumer.seek(ids[-3])
+    assert consumer.receive(WAIT_MS).data() in {payload(COUNT - 3), payload(COUNT - 2)}
+    piece.write_bytes(stored)
+    waits = broker.client().subscribe("t", "waits")
+    assert [patiently(waits) for _ in range(COUNT)] == [payload(number) for number in range(COUNT)]
