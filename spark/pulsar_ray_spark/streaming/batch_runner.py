@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -9,14 +10,19 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from pulsar_ray.clock import growing_pauses_s
 from pulsar_ray.data.full_store import tried_while_full
 from pulsar_ray.data.planning.plan import ReadRange
+from pulsar_ray.errors import PulsarException, ServiceUnitNotReady
 from pulsar_ray_spark.handover import release
-from pulsar_ray_spark.reading import read_ranges
+from pulsar_ray_spark.reading import ReadFrame, read_ranges
 from pulsar_ray_spark.running import check_runs, naming_a_stop, runs
 from pulsar_ray_spark.streaming.planned_batch import PlannedBatch
 from pulsar_ray_spark.streaming.query_topics import QueryTopics
 from pulsar_ray_spark.value_form import AS_STORED, ValueForm
+
+_log = logging.getLogger(__name__)
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 10.0
 
 
 class BatchRunner:
@@ -43,26 +49,55 @@ class BatchRunner:
     def run(self, batch: PlannedBatch) -> int:
         """Call the function with a batch's rows and number; returns the count of rows.
 
-        The rows' blocks are given up when it has returned or raised. Raises DataLost, SparkStopped, and the
+        The rows' blocks are given up when it has returned or raised. A batch whose node is lost is read where
+        another one has it, or once the node is back. Raises DataLost, SparkStopped, and the
         function's own error.
         """
         check_runs(self._spark)
         self._topics.wake_dispatchers(batch.ends)
-        with ExitStack() as leases:
-            ranges: list[ReadRange] = []
-            for partition, (first, end) in sorted(batch.ranges.items()):
-                ranges += leases.enter_context(self._topics.leased(partition, first, end))
-            values = self._values_of(ranges)
-            columns = values.columns_to_read(self._columns)
-            read = tried_while_full(
-                lambda: read_ranges(self._spark, ranges, columns, values=values), self._pause
-            )
+        read = self._read(batch)
         try:
             with naming_a_stop(self._spark):
                 self._function(self._typed(read.frame), batch.number)
         finally:
             self._release(read.frame)
         return read.messages
+
+    def _read(self, batch: PlannedBatch) -> ReadFrame:
+        """Read a batch where it lies, and elsewhere if its node is lost or left meanwhile.
+
+        What is read are positions, which another node has once it has taken the partition over.
+        """
+        pauses_s = growing_pauses_s(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        while True:
+            with ExitStack() as leases:
+                try:
+                    ranges = self._leased(batch, leases)
+                except PulsarException as error:
+                    if not error.retriable:
+                        raise
+                    failed = error.again()
+                else:
+                    try:
+                        return self._read_ranges(ranges)
+                    except ServiceUnitNotReady as error:
+                        failed = error.again()
+            # Behind the handler, as in `tried_while_full`.
+            pause_s = next(pauses_s)
+            _log.warning("batch %d is read again in %g s, after %s", batch.number, pause_s, failed)
+            if self._pause(pause_s):
+                raise failed
+
+    def _leased(self, batch: PlannedBatch, leases: ExitStack) -> list[ReadRange]:
+        ranges: list[ReadRange] = []
+        for partition, (first, end) in sorted(batch.ranges.items()):
+            ranges += leases.enter_context(self._topics.leased(partition, first, end))
+        return ranges
+
+    def _read_ranges(self, ranges: Sequence[ReadRange]) -> ReadFrame:
+        values = self._values_of(ranges)
+        columns = values.columns_to_read(self._columns)
+        return tried_while_full(lambda: read_ranges(self._spark, ranges, columns, values=values), self._pause)
 
     def begin_jobs(self, group: str, description: str) -> None:
         """Put the Spark jobs of this thread into a group. Raises SparkStopped."""
