@@ -66,7 +66,7 @@ class BatchRunner:
     def _read(self, batch: PlannedBatch) -> ReadFrame:
         """Read a batch where it lies, and elsewhere if its node is lost or left meanwhile.
 
-        What is read are positions, which another node has once it has taken the partition over.
+        Its positions are the same at the node that has taken the partition over.
         """
         pauses_s = growing_pauses_s(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         while True:
