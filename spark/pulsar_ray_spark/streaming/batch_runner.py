@@ -64,7 +64,7 @@ class BatchRunner:
         return read.messages
 
     def _read(self, batch: PlannedBatch) -> ReadFrame:
-        """Read a batch where it lies, and elsewhere if its node is lost or left meanwhile.
+        """Read a batch where it lies, or elsewhere if its node is lost.
 
         Its positions are the same at the node that has taken the partition over.
         """
