@@ -288,3 +288,25 @@ def test_a_reader_that_slept_until_the_former_files_were_gone_misses_nothing(
     read += [reader.read_next(WAIT_MS).data() for _ in range(len(values) - len(read))]
     assert read == values
     assert not reader.has_message_available()
+
+
+def test_nodes_are_emptied_switched_off_and_back_in_turn(two_nodes: Broker) -> None:
+    broker, topic = two_nodes, two_nodes.topic(6)
+    for host in (THIRD, "fourth"):
+        broker.cluster.add_node(host)
+    producer = broker.client().create_producer(topic)
+    consumer = broker.client().subscribe(topic, "audit", initial_position=EARLIEST)
+    sent = 0
+    with broker.admin() as admin:
+        admin.brokers.balance()
+        for host in (OTHER_STORE, THIRD, "fourth"):
+            admin.brokers.drain(host)
+            broker.cluster.lose_node(host)
+            producer.send_many(numbers(sent, sent + 30))
+            broker.cluster.add_node(host)
+            admin.brokers.undrain(host)
+            moves = admin.brokers.balance()
+            assert [move.reason for move in moves if not move.is_moved] == []
+            producer.send_many(numbers(sent + 30, sent + 60))
+            sent += 60
+    assert {consumer.receive(WAIT_MS).data() for _ in range(sent)} == set(numbers(0, sent))
