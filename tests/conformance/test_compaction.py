@@ -195,6 +195,26 @@ def test_a_reading_whose_dispatcher_was_killed_goes_on_in_the_log(
     assert seen == {key: value or b"" for key, value in [*KEYS, *GONE]}
 
 
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_killed_dispatcher_misses_no_removal_where_what_it_read_is_only_in_a_form(
+    broker: Broker, client: Client, durable: bool
+) -> None:
+    topic = broker.topic()
+    publish(client, topic, KEYS)
+    compact(broker, topic)
+    trim(broker, topic)
+    reading = Reading(client, topic, durable=durable)
+    seen = dict(reading.take() for _ in range(4))
+    behind = publish(client, topic, GONE)[0]
+    compact(broker, topic)
+    broker.cluster.kill(dispatcher_name(TopicName.parse(topic).full, "s", durable))
+    kept = trim(broker, topic)
+    assert tuple(kept) <= (behind.ledger_id(), behind.entry_id()), "all that is in no form of before"
+    while seen.get("k2") != b"":
+        seen.update([reading.take()])
+    assert seen == {key: value or b"" for key, value in [*KEYS, *GONE]}
+
+
 def test_a_table_view_forgets_a_key_that_is_removed_and_compacted_while_it_loads(
     broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,8 @@ Never less, however many processors there seem to be: the group's quota may be l
 """
 MAX_PAUSE_S = 0.020
 MAX_HELD_BYTES = 64 * 1024
+RETURN_S = 600.0
+"""How long the log is kept for readers of a compacted topic whose dispatcher has ended."""
 
 Frames = Sequence[tuple[int, int, int, bytes]]
 SegmentRow = tuple[int, int, str, int, int, int]
@@ -63,6 +65,8 @@ class Followers:
         """The last entry before the frames that are held."""
         self._timer: asyncio.TimerHandle | None = None
         self._pause_until = 0.0
+        self._left_behind: list[tuple[float, Position]] = []
+        """What dispatchers needed when they ended, and until when their readers may come back to others."""
 
     def __len__(self) -> int:
         return len(self._followers)
@@ -75,14 +79,17 @@ class Followers:
     def need(self, number: int, position: Position) -> None:
         """Keep what is stored behind a position for readers of a compacted topic.
 
-        They follow by this number; with their follower it ends.
+        They follow by this number. A while after their follower's end it ends too.
         """
         if (follower := self._followers.get(number)) is not None:
             follower.needed_behind = position
 
     def needed_behind(self) -> list[Position]:
         """The positions behind which readers of a compacted topic need the log."""
-        return [each.needed_behind for each in self._followers.values() if each.needed_behind < LATEST]
+        now_s = self._loop.time()
+        self._left_behind = [each for each in self._left_behind if each[0] > now_s]
+        needed = [each.needed_behind for each in self._followers.values() if each.needed_behind < LATEST]
+        return needed + [position for _, position in self._left_behind]
 
     def follow(self, session: Session, request: Follow) -> None:
         """Arm or disarm, and answer with where the log is now."""
@@ -123,7 +130,11 @@ class Followers:
             self._send_to(follower, ())
 
     def forget(self, session: Session) -> None:
-        """The session ended."""
+        """The session ended: what its readers needed stays until they had time to go on elsewhere."""
+        until_s = self._loop.time() + RETURN_S
+        for each in self._followers.values():
+            if each.session is session and each.needed_behind < LATEST:
+                self._left_behind.append((until_s, each.needed_behind))
         self._followers = {n: f for n, f in self._followers.items() if f.session is not session}
 
     def advanced(self, result: AppendResult) -> None:

@@ -4,7 +4,8 @@ Of a compacted log the kept entries stand in place of all up to the horizon, and
 Removed messages count as acknowledged once reading has come by (ADR 0128).
 
 A reading keeps to the form that it began with, or to none, and reads the log behind that form's horizon: in a
-newer form removals are missing that this reading has not come by yet (ADR 0136).
+newer form removals are missing that this reading has not come by yet (ADR 0136). One that has lost its form,
+or the log behind that, reads of the newest form only what is trimmed of the log.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pulsar_ray.ledger.reader import SegmentGone, SegmentReader
 from pulsar_ray.ledger.segment_file import COMPACTED_INDEX, segment_name
 from pulsar_ray.managed_ledger.compaction.compacted_form import FormLock
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import Compacted
+from pulsar_ray.managed_ledger.log.manifest_changes import mark_delete_before
 from pulsar_ray.model.message_id import EARLIEST, Position
 from pulsar_ray.model.row_sets import RowSet
 
@@ -49,6 +51,8 @@ class CompactedLog:
         self._chosen: Compacted | None = None
         """The form that this reading keeps to."""
         self._began_at: Position | None = None
+        self._is_rest = False
+        """Whether the reading goes on from one whose form nobody knows any more, or that is gone."""
         self._next: tuple[Position, Position] | None = None
         """A read position, and the first entry that there was from it on."""
         self._known: Compacted | None = None
@@ -121,15 +125,15 @@ class CompactedLog:
 
         It reads from a position on. No other reading begins unless all is settled that was read before
         (`is_clean`): the consumer would get that, and then a form without the removals in between. One that
-        `goes_on` where an earlier dispatcher ended has the log itself, if that is there.
+        `goes_on` where an earlier dispatcher ended has the log itself, as far as that is there.
         """
         if consumer_id == self._reader:
             return False
         is_first, self._reader = self._reader < 0, consumer_id
         was_read_compacted, self.is_read_compacted = self.is_read_compacted, is_read_compacted
         begins = is_clean or is_read_compacted != was_read_compacted
-        if is_first and goes_on and position >= self._log.first:
-            self._chosen, self._began_at = None, EARLIEST
+        if is_first and goes_on:
+            self._go_on(position)
         elif begins:
             self.begin()
         return begins
@@ -138,6 +142,22 @@ class CompactedLog:
         """Begin another reading, of the newest form."""
         self._chosen = self._log.compacted
         self._began_at = self._next = None
+        self._is_rest = False
+
+    def _go_on(self, position: Position) -> None:
+        """Read on from a position: of the newest form what is trimmed of the log, then the log itself.
+
+        It has all removals since the form that was read before, for the log behind that was kept.
+        """
+        newest, first = self._log.compacted, self._log.first
+        if newest is None or position >= first:
+            self._chosen = None
+        elif not first.entry_id and first <= min(newest.horizon, self._log.last):
+            self._chosen = _before(newest, first)
+        else:
+            self._chosen = newest
+        self._began_at, self._next = EARLIEST, None
+        self._is_rest = True
 
     def look(self, position: Position, *, is_held: bool) -> None:
         """Take the newest form before anything is read, and where the log is gone.
@@ -150,17 +170,17 @@ class CompactedLog:
         if newest is chosen:
             return
         is_same = newest is not None and chosen is not None and newest.number == chosen.number
-        if is_same or newest is None or position == self._began_at:
+        if newest is None or position == self._began_at or (is_same and not self._is_rest):
             self._chosen = newest  # without any form the topic was truncated
         elif not is_held and self._is_lost(position):
-            self.begin()
+            self._go_on(position)
 
-    def take_newest(self) -> bool:
-        """Read on in the newest form; False if there is no other."""
+    def take_newest(self, position: Position) -> bool:
+        """Read on from a position in the newest form; False if there is no other."""
         newest = self._log.compacted
         if newest is None or self._chosen is None or newest.number == self._chosen.number:
             return False
-        self.begin()
+        self._go_on(position)
         return True
 
     def _is_lost(self, position: Position) -> bool:
@@ -281,6 +301,15 @@ class CompactedLog:
         self._former, self._lock, self._locked_index = [], None, -1
         for lock in locks:
             lock.release()
+
+
+def _before(compacted: Compacted, first: Position) -> Compacted:
+    """A form as if it ended before the first entry of a ledger."""
+    end = mark_delete_before(first)
+    segments = [segment for segment in compacted.segments if segment[0] < first.ledger_id]
+    return compacted._replace(
+        horizon_ledger_id=end.ledger_id, horizon_entry_id=end.entry_id, segments=segments
+    )
 
 
 class KeptRead:

@@ -283,7 +283,7 @@ class CoreFeeder:
         self, position: Position, error: BaseException | None, resume: Callable[[], None]
     ) -> None:
         if isinstance(error, SegmentGone) and (
-            (self._log.is_compacted_at(position) and self._log.take_newest())
+            (self._log.is_compacted_at(position) and self._log.take_newest(position))
             or self._has_passed_deleted(position)
         ):
             resume()

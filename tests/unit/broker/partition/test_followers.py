@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from pulsar_ray.broker.partition.followers import MAX_HELD_BYTES, MAX_PAUSE_S, Followers
+from pulsar_ray.broker.partition.followers import MAX_HELD_BYTES, MAX_PAUSE_S, RETURN_S, Followers
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.managed_ledger.log.commit import AppendResult, LogEnd
-from pulsar_ray.model.message_id import Position
+from pulsar_ray.model.message_id import LATEST, Position
 from pulsar_ray.session.packet import decode_packet
 from pulsar_ray.session.requests import Advanced, Follow, decode_request
 from pulsar_ray.session.session_table import Session
@@ -207,3 +207,19 @@ def test_commits_before_the_first_follower_are_not_said_to_be_missing() -> None:
     rig.follow(session)
     rig.commit()
     assert [packet.before_entry_id for packet in pipe.packets if packet.frames] == [2]
+
+
+def test_what_readers_need_outlasts_their_dispatcher_for_a_while() -> None:
+    rig = Rig(2)
+    rig.followers.need(0, Position(LEDGER, 3))
+    rig.followers.need(1, Position(LEDGER, 5))
+    rig.followers.need(1, LATEST)
+    for session in rig.sessions:
+        rig.followers.forget(session)
+    assert rig.followers.needed_behind() == [Position(LEDGER, 3)], "the other one's readers had left before"
+    rig.loop.pass_time(RETURN_S - 1)
+    rig.follow(rig.sessions[1])
+    rig.followers.need(1, Position(LEDGER, 4))
+    assert sorted(rig.followers.needed_behind()) == [Position(LEDGER, 3), Position(LEDGER, 4)]
+    rig.loop.pass_time(1)
+    assert rig.followers.needed_behind() == [Position(LEDGER, 4)]

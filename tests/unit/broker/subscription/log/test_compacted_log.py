@@ -140,6 +140,33 @@ def test_one_that_goes_on_at_another_dispatcher_has_the_log_if_it_is_there(tmp_p
         assert reading.number == number
 
 
+def test_one_that_goes_on_reads_of_the_newest_form_only_what_is_trimmed(reading: Reading) -> None:
+    """It was in the form up to ledger 1: removals behind that are in no newer form, but in the log."""
+    reading.tell(form(2, 2, 99), first=2)
+    reading.open(at=Position(1, 1), goes_on=True)
+    assert reading.number == 2
+    assert reading.log.is_compacted_at(Position(1, 1))
+    assert not reading.log.is_compacted_at(Position(2, 0))
+    assert reading.log.needed_behind(Position(1, 0)) == Position(2, -1)
+    assert reading.log.removed_from(Position(1, 0)) == ENTRIES - 3
+    assert reading.log.removed_from(Position(2, 0)) == 0
+    reading.tell(form(3, 3, 50), first=2)
+    assert reading.look(Position(1, 2)) == 2
+    assert reading.look(Position(2, 0)) == 2
+    assert not reading.log.is_compacted_at(Position(2, 0))
+    reading.tell(form(3, 3, 50), first=3)
+    assert reading.look(Position(2, 0)) == 3, "what it needed was trimmed all the same"
+    assert not reading.log.is_compacted_at(Position(3, 0))
+    reading.log.begin()
+    assert reading.log.is_compacted_at(Position(3, 0)), "another reading has all of it"
+
+
+def test_one_that_goes_on_has_the_newest_form_alone_if_no_log_is_left(reading: Reading) -> None:
+    reading.tell(form(2, 3, 99), first=4, last=3)
+    reading.open(at=Position(1, 1), goes_on=True)
+    assert reading.log.is_compacted_at(Position(3, 99))
+
+
 def test_a_form_is_kept_until_it_was_read(reading: Reading) -> None:
     kept = reading.write(form(1, 1, 99))
     reading.open()
@@ -152,9 +179,19 @@ def test_a_form_is_kept_until_it_was_read(reading: Reading) -> None:
     assert remove_forms(reading.directory, {1}) == {1}, "consumers have messages of it"
     reading.log.let_go(set(), Position(2, 0), is_reading=False)
     assert remove_forms(reading.directory, {1}) == set()
-    assert reading.log.take_newest()
+    assert reading.log.take_newest(Position(1, 1))
+    assert reading.number == 0, "the log is there from that position on"
+    assert not reading.log.take_newest(Position(1, 1))
+
+
+def test_a_form_that_is_gone_is_replaced_for_what_is_trimmed(reading: Reading) -> None:
+    reading.open()
+    reading.look(Position(1, 1))
+    reading.tell(form(2, 3, 99), first=2)
+    assert reading.log.take_newest(Position(1, 1))
     assert reading.number == 2
-    assert not reading.log.take_newest()
+    assert reading.log.compacted is not None
+    assert reading.log.compacted.horizon.next() == Position(2, 0)
 
 
 def test_what_a_reading_needs_of_the_log(reading: Reading) -> None:
