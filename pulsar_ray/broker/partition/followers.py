@@ -25,7 +25,7 @@ Never less, however many processors there seem to be: the group's quota may be l
 MAX_PAUSE_S = 0.020
 MAX_HELD_BYTES = 64 * 1024
 RETURN_S = 600.0
-"""How long the log is kept for readers of a compacted topic whose dispatcher has ended."""
+"""Readers whose dispatcher has ended have the log kept so long."""
 
 Frames = Sequence[tuple[int, int, int, bytes]]
 SegmentRow = tuple[int, int, str, int, int, int]
@@ -66,7 +66,7 @@ class Followers:
         self._timer: asyncio.TimerHandle | None = None
         self._pause_until = 0.0
         self._left_behind: list[tuple[float, Position]] = []
-        """What dispatchers needed when they ended, and until when their readers may come back to others."""
+        """Until when the log behind a position is kept for readers."""
 
     def __len__(self) -> int:
         return len(self._followers)
@@ -130,7 +130,10 @@ class Followers:
             self._send_to(follower, ())
 
     def forget(self, session: Session) -> None:
-        """The session ended: what its readers needed stays until they had time to go on elsewhere."""
+        """The session ended.
+
+        The log that its readers need stays until they had time to go on elsewhere.
+        """
         until_s = self._loop.time() + RETURN_S
         for each in self._followers.values():
             if each.session is session and each.needed_behind < LATEST:

@@ -52,7 +52,7 @@ class CompactedLog:
         """The form that this reading keeps to."""
         self._began_at: Position | None = None
         self._is_rest = False
-        """Whether the reading goes on from one whose form nobody knows any more, or that is gone."""
+        """Whether this reading goes on from one whose form nobody has."""
         self._next: tuple[Position, Position] | None = None
         """A read position, and the first entry that there was from it on."""
         self._known: Compacted | None = None
@@ -145,7 +145,7 @@ class CompactedLog:
         self._is_rest = False
 
     def _go_on(self, position: Position) -> None:
-        """Read on from a position: of the newest form what is trimmed of the log, then the log itself.
+        """Read the newest form as far as the log is trimmed, then the log itself.
 
         It has all removals since the form that was read before, for the log behind that was kept.
         """
