@@ -38,8 +38,9 @@ def run(env: Environment) -> list[Row]:
         except NoNamespaces as refusal:
             raise Skipped(f"nodes need namespaces, which this machine refuses: {refusal}") from None
         with copied:
-            rows = _moves(copied, moved, "copied")
-            rows.append(_drain(copied, env.count(SLEEPING, 2)))
+            # First: what has moved leaves its files behind for a while, and they would be copied, too.
+            drained = _drain(copied, env.count(SLEEPING, 2))
+            rows = [*_moves(copied, moved, "copied"), drained]
         with _Cluster(directory / "shipped", REMOTE) as shipped:
             rows += _moves(shipped, moved, "shipped")
     return rows

@@ -122,7 +122,9 @@ def drain(number: int) -> float:
         host = _node(admin, number).host
         began = time.monotonic()
         admin.brokers.drain(host)
-        return time.monotonic() - began
+        took_s = time.monotonic() - began
+        admin.brokers.undrain(host)
+        return took_s
 
 
 def partitions_on(number: int) -> int:

@@ -102,7 +102,7 @@ def test_each_of_three_nodes_is_emptied_and_switched_off_under_load(world: World
                 start_ray(worker, f"--address={head.address}:{PORT}")
                 wait_until(lambda: _is_taken_in(head, worker), DEADLINE_S, "its store is there")  # noqa: B023
                 head.run("pulsar-ray", "nodes", "undrain", worker.name)
-                head.run("pulsar-ray", "nodes", "balance", timeout_s=DEADLINE_S)
+                wait_until(lambda: _is_balanced(head), DEADLINE_S, "all nodes have their shares")
                 _check_flow(shared, f"{worker.name} has its share again")
         finally:
             (shared / "stop").touch()
@@ -141,6 +141,13 @@ def _state(head: Node, node: Node) -> str:
 
 def _is_taken_in(head: Node, node: Node) -> bool:
     return _state(head, node) in ("drained", "draining", "serving")
+
+
+def _is_balanced(head: Node) -> bool:
+    """Ask for a balance; on a busy machine a move may be broken off, and is asked for again."""
+    done = head.run("pulsar-ray", "nodes", "balance", check=False, timeout_s=DEADLINE_S)
+    print(done.stdout[-500:])
+    return done.returncode == 0
 
 
 def _ships(head: Node) -> int:
