@@ -15,6 +15,7 @@ ORDERS, BILLS = "persistent://public/default/orders", "persistent://public/defau
 SUBSCRIPTION = "audit"
 MESSAGES = 60
 QUIET_MS = 500
+WAIT_MS = 60_000
 SETTINGS: dict[str, Any] = {
     "managed_ledger_max_entries_per_ledger": 20,
     "managed_ledger_min_ledger_rollover_time_minutes": 0,
@@ -44,20 +45,20 @@ class Serving:
         values = [b"%s %d" % (topic.encode(), number) for number in range(MESSAGES)]
         return {producer.send(value): value for value in values}
 
-    def read(self, topic: str) -> dict[Id, bytes]:
-        """What a reader is given from the start on, up to what cannot be read."""
+    def read(self, topic: str, expected: int = 0) -> dict[Id, bytes]:
+        """What a reader is given from the start on, up to what cannot be read; waits for those expected."""
         reader = self.client.create_reader(topic, MessageId.earliest)
-        found = {}
+        found: dict[Id, bytes] = {}
         try:
             while reader.has_message_available():
-                message = reader.read_next(QUIET_MS)
+                message = reader.read_next(QUIET_MS if len(found) >= expected else WAIT_MS)
                 found[message.message_id()] = message.data()
         except PulsarException:
             pass
         return found
 
-    def consume(self, topic: str, count: int) -> list[bytes]:
-        """Receive and acknowledge with receipts; fewer if no more come."""
+    def consume(self, topic: str, count: int, expected: int = 0) -> list[bytes]:
+        """Receive and acknowledge with receipts; fewer if no more than those expected come."""
         consumer = self.client.subscribe(
             topic,
             SUBSCRIPTION,
@@ -68,7 +69,7 @@ class Serving:
         values: list[bytes] = []
         try:
             while len(values) < count:
-                message = consumer.receive(QUIET_MS)
+                message = consumer.receive(QUIET_MS if len(values) >= expected else WAIT_MS)
                 values.append(message.data())
                 consumer.acknowledge(message)
         except Timeout:

@@ -83,7 +83,7 @@ def test_what_was_damaged_meanwhile_is_named_and_nothing_of_it_is_given(
     serving = Serving(tmp_path)
     confirmed = list(serving.publish(ORDERS).values())
     bills = list(serving.publish(BILLS).values())
-    acknowledged = serving.consume(ORDERS, MESSAGES // 2)
+    acknowledged = serving.consume(ORDERS, MESSAGES // 2, MESSAGES // 2)
     # Open before they are sent: none of them is due before it is in the index.
     consumer = serving.client.subscribe(ORDERS, SUBSCRIPTION, ConsumerType.Shared)
     delayed = publish_delayed(serving)
