@@ -375,6 +375,9 @@ class TorturedBroker:
             self.fatal_errors.append("".join(traceback.format_exception(error)))
         self.counts.update({f"tunnel: {kind}": count for kind, count in ended.tunnel.fates.counts.items()})
 
+    def describe(self) -> None:
+        """Print what a round that does not end well has to say of the broker."""
+
     def heal(self) -> None:
         """No more faults: nothing is frozen, silent, full or wrong."""
         for thread in self._threads:

@@ -235,6 +235,7 @@ def carry_out(
     except Exception as error:  # noqa: BLE001 - the history is judged all the same
         result.violations.append(f"the round did not end well: {error!r}")
         faulthandler.dump_traceback(sys.stderr)
+        broker.describe()
     note(journal, ClockShown(broker.clock.highest_ms()))
     broker.close()
     return runs

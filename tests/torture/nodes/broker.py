@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import threading
 import time
 import traceback
@@ -268,6 +269,14 @@ class NodesBroker(TorturedBroker):
             return names
 
         wait_until(lambda: not away(), CALM_S, "all partitions are in stores that are there")
+
+    def describe(self) -> None:
+        """Print how far each store is shipped."""
+        for host in self._hosts:
+            store = self.cluster.actors.store_on(host)
+            journal = None if store is None else store._journal  # noqa: SLF001
+            status = None if journal is None else journal.status()
+            print(f"{host}: {status}", file=sys.stderr)
 
     @property
     def directories(self) -> list[Path]:
