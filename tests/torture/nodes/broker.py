@@ -274,7 +274,7 @@ class NodesBroker(TorturedBroker):
         """Print how far each store is shipped."""
         for host in self._hosts:
             store = self.cluster.actors.store_on(host)
-            journal = None if store is None else store._journal  # noqa: SLF001
+            journal = None if store is None else store._journal
             status = None if journal is None else journal.status()
             print(f"{host}: {status}", file=sys.stderr)
 
