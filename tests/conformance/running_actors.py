@@ -22,6 +22,7 @@ NEED_RUNNING_ACTORS: dict[str, tuple[str, ...]] = {
     "test_compaction": (
         "test_what_was_compacted_may_be_trimmed",
         "test_a_killed_compactor_leaves_the_view_and_a_next_run_works",
+        "test_a_form_whose_record_the_disk_refused_stays_until_a_next_one_holds",
         # A partition knows the last request for as long as it runs.
         "test_a_request_that_comes_again_is_the_same_one",
         "test_a_form_that_is_read_in_bulk_outlasts_those_that_follow",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import re
 import threading
 from pathlib import Path
@@ -16,7 +17,11 @@ from pulsar_ray.client.consumer.reader import Reader
 from pulsar_ray.client.consumer.table_view import TableView
 from pulsar_ray.errors import InvalidConfiguration, NotAllowedError
 from pulsar_ray.ledger.segment_file import parse_compacted_name
+from pulsar_ray.managed_ledger.compaction.compacted_form import numbers_of_forms, remove_leftovers
 from pulsar_ray.managed_ledger.compaction.compaction_order import CompactionOrder, CompactionOutcome
+from pulsar_ray.managed_ledger.log.commit import ManifestChange
+from pulsar_ray.managed_ledger.log.manifest.manifest_records import Compacted
+from pulsar_ray.managed_ledger.log.manifest_changes import ManifestChanges
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.topic_name import TopicName
@@ -334,6 +339,43 @@ def test_a_killed_compactor_leaves_the_view_and_a_next_run_works(broker: Broker,
         return {parsed[1] for path in directory.iterdir() if (parsed := parse_compacted_name(path.name))}
 
     wait_until(lambda: len(forms()) == 1)
+
+
+def test_a_form_whose_record_the_disk_refused_stays_until_a_next_one_holds(
+    make_broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record may be on the disk all the same, and hold once the partition starts again."""
+    broker = make_broker()
+    client, topic = broker.client(), broker.topic()
+    publish(client, topic)
+    directory = broker.cluster.partition(topic).directory
+    disk, take = broker.cluster.disk, ManifestChanges.take_compacted
+
+    def refused(changes: ManifestChanges, record: Compacted) -> ManifestChange:
+        disk.fail("fdatasync", errno.EIO)
+        return take(changes, record)
+
+    looks: list[set[int]] = []
+
+    def noted(directory: Path, kept: set[int], *rest: Any) -> bool:
+        outcome = remove_leftovers(directory, kept, *rest)
+        looks.append(numbers_of_forms(directory))
+        return outcome
+
+    monkeypatch.setattr("pulsar_ray.broker.partition.topic_compaction.remove_leftovers", noted)
+    with monkeypatch.context() as patch:
+        patch.setattr(ManifestChanges, "take_compacted", refused)
+        topics = broker.admin().topics
+        topics.compact(topic)
+        wait_until(lambda: topics.compaction_status(topic)["status"] == "ERROR")
+    seen = len(looks)
+    wait_until(lambda: len(looks) > seen)
+    assert looks[-1] == numbers_of_forms(directory) == {1}
+    broker.restart(kill=True)
+    reader = broker.client().create_reader(topic, MessageId.earliest, is_read_compacted=True)
+    assert rest(reader)[-1]
+    compact(broker, topic)
+    wait_until(lambda: numbers_of_forms(directory) in ({1}, {2}))
 
 
 def test_a_threshold_compacts_by_itself_and_keeps_what_was_not_compacted(make_broker: Any) -> None:

@@ -20,9 +20,9 @@ from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
 from pulsar_ray.broker.partition.partition_stats import describe_compaction
 from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.clock import Clock
-from pulsar_ray.errors import NotAllowedError, PulsarException, ServiceUnitNotReady
+from pulsar_ray.errors import Fenced, NotAllowedError, PulsarException, ServiceUnitNotReady
 from pulsar_ray.ledger.segment_file import COMPACTED_INDEX, segment_name
-from pulsar_ray.managed_ledger.compaction.compacted_form import numbers_of_forms, remove_forms
+from pulsar_ray.managed_ledger.compaction.compacted_form import numbers_of_forms, remove_leftovers
 from pulsar_ray.managed_ledger.compaction.compaction_order import (
     CompactionOrder,
     CompactionOutcome,
@@ -85,6 +85,8 @@ class TopicCompaction:
         self._failed_ms = 0
         self._run: asyncio.Future[None] | None = None
         self._last_number = 0
+        self._doubtful: set[int] = set()
+        """The disk refused the records of these forms; one may hold after a restart."""
         self._removing: asyncio.Future[None] | None = None
         self._drops = 0
         self._look_at = loop.time()
@@ -166,8 +168,8 @@ class TopicCompaction:
         if self._are_leftovers_sought and not self.is_running and not self._is_read_in_bulk():
             self._are_leftovers_sought = False
             compacted = self._ledger.changes.compacted
-            current = 0 if compacted is None else compacted.number
-            self._removing = self._loop.run_in_executor(None, self._remove_leftovers, current)
+            kept = self._doubtful | ({compacted.number} if compacted is not None else set())
+            self._removing = self._loop.run_in_executor(None, self._remove_leftovers, kept)
         if self._loop.time() >= self._look_at:
             interval_s = self._policies.settings.broker_service_compaction_monitor_interval_in_seconds
             self._look_at = self._loop.time() + interval_s
@@ -267,7 +269,9 @@ class TopicCompaction:
             )
         record = outcome.record(began_ms, self._clock.now_ms())
         await self._loop.run_in_executor(None, self._note_form, record)
+        self._doubtful.add(record.number)
         await self._writer.durable(self._ledger.changes.take_compacted(record))
+        self._doubtful.clear()
         self._changed()
         return outcome
 
@@ -353,11 +357,10 @@ class TopicCompaction:
         for segment in compacted_segments(self._directory, record):
             self._ledger.disk.note_durable(Path(segment.path))
 
-    def _remove_leftovers(self, current: int) -> None:
-        """Remove the files of all forms but the one that holds; on a thread."""
-        with contextlib.suppress(OSError):
-            old = numbers_of_forms(self._directory) - {current}
-            if old and remove_forms(self._directory, old, self._ledger.disk):
+    def _remove_leftovers(self, kept: set[int]) -> None:
+        """Remove the files of all other forms; on a thread."""
+        with contextlib.suppress(OSError, Fenced):
+            if remove_leftovers(self._directory, kept, self._ledger.check_owner, self._ledger.disk):
                 self._are_leftovers_sought = True
 
 

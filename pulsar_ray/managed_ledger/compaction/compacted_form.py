@@ -12,7 +12,7 @@ import errno
 import fcntl
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,6 +64,8 @@ class FormWriter:
         self._topic = topic
         self._partition = partition
         self._created_ms = created_ms
+        self._number = number
+        self._created: list[Path] = []
         self._disk = disk
         self._fd = -1
         self._ledger_id = -1
@@ -131,6 +133,7 @@ class FormWriter:
     def _begin_segment(self, ledger_id: int) -> None:
         path = self._directory / segment_name(ledger_id, self._index)
         self._fd = self._disk.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        self._created.append(path)
         self._ledger_id = ledger_id
         self._first = self._last = -1
         self._end = self._entries = 0
@@ -161,9 +164,13 @@ class FormWriter:
         self._end_segment()
 
     def give_up(self) -> None:
-        """Remove what was written."""
+        """Remove what was written here, and nothing of another writer with the same number."""
         self._close()
-        remove_forms(self._directory, {self._index - COMPACTED_INDEX}, self._disk)
+        if self._created:
+            _forget_description(self._directory, self._number, self._disk)
+        for path in reversed(self._created):
+            with contextlib.suppress(FileNotFoundError):
+                self._disk.unlink(path)
 
 
 def describe_form(directory: Path, compacted: Compacted, disk: Disk = SYSTEM_DISK) -> None:
@@ -214,6 +221,19 @@ def numbers_of_forms(directory: Path) -> set[int]:
     segments = (parse_compacted_name(name) for name in names)
     described = (_DESCRIPTION_NAME.match(name) for name in names)
     return {parsed[1] for parsed in segments if parsed} | {int(match[1]) for match in described if match}
+
+
+def remove_leftovers(
+    directory: Path, kept: Collection[int], check_owner: Callable[[], None], disk: Disk = SYSTEM_DISK
+) -> bool:
+    """Remove all forms but those kept; return whether some are still read.
+
+    Raises Fenced where the partition has another owner, and removes nothing then: that may have made forms.
+    """
+    # In this order: what is found while we own the partition is none of a successor's.
+    found = numbers_of_forms(directory)
+    check_owner()
+    return bool(remove_forms(directory, found.difference(kept), disk))
 
 
 def remove_forms(directory: Path, numbers: Iterable[int], disk: Disk = SYSTEM_DISK) -> set[int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_ray.errors import CorruptData
+from pulsar_ray.errors import CorruptData, Fenced
 from pulsar_ray.ledger.segment_file import COMPACTED_INDEX, segment_name
 from pulsar_ray.maintenance.rebuilding import rebuild_manifest
 from pulsar_ray.managed_ledger.compaction.compacted_form import (
@@ -16,6 +16,7 @@ from pulsar_ray.managed_ledger.compaction.compacted_form import (
     newest_form,
     numbers_of_forms,
     remove_forms,
+    remove_leftovers,
 )
 from pulsar_ray.managed_ledger.compaction.compactor import Compactor
 from tests.unit.managed_ledger.compaction.history import History, Row
@@ -156,6 +157,36 @@ def test_damage_ends_a_run_and_takes_nothing(history: History) -> None:
     with pytest.raises(CorruptData):
         history.compact()
     assert numbers_of_forms(history.log.directory) == set()
+
+
+def test_the_second_of_two_writers_of_a_form_takes_nothing_from_the_first(history: History) -> None:
+    for number in range(50):
+        history.single(Row(f"k{number % 10}", b"%d" % number))
+    order = history.order()
+    history.form = Compactor(order).run()
+    kept = history.kept()
+    with pytest.raises(FileExistsError):
+        Compactor(order).run()
+    assert history.kept() == kept
+    assert newest_form(history.log.directory) is not None
+
+
+def test_leftovers_that_a_successor_may_have_made_stay(history: History) -> None:
+    for number in range(50):
+        history.single(Row(f"k{number}", b"v"))
+    directory = history.log.directory
+
+    def successor_compacts() -> None:
+        history.compact()
+        raise Fenced("somebody else has the partition")
+
+    with pytest.raises(Fenced):
+        remove_leftovers(directory, set(), successor_compacts)
+    assert numbers_of_forms(directory) == {1}
+    remove_leftovers(directory, {1}, lambda: None)
+    assert numbers_of_forms(directory) == {1}
+    remove_leftovers(directory, {2}, lambda: None)
+    assert numbers_of_forms(directory) == set()
 
 
 def test_files_of_a_form_stay_while_somebody_reads_them(history: History) -> None:
