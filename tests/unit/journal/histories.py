@@ -106,6 +106,11 @@ class Copy:
         ends = dict(self.told(END))
         return [((i, k), c) for i in self.ledgers() for k, c in enumerate(self.entries(i)[: ends.get(i)])]
 
+    def lacks_pieces(self) -> bool:
+        """Whether pieces of files that are only in the object store are gone."""
+        away = {file: self.read_away(file, pieces) for file, pieces in self.away.items()}
+        return any(len(data) < self.closed().get(file, 0) for file, data in away.items())
+
     def recover(self) -> None:
         for file, data in self.files.items():  # an object may have ended within a record
             size = {"manifest": MANIFEST.size, "cursor": CURSOR.size}.get(file, LOG.size)
@@ -650,6 +655,9 @@ class World:
         self.counts[how] += 1
         if any(s.key[0] == copy.term and s.store != store.disk.store for s in truth.served):
             raise Violation("two stores own one term")
+        if copy.lacks_pieces() and any(s.key[0] > copy.term for s in truth.served):
+            # Late: a successor has brought these files back. Whoever reads here is told that they are gone.
+            return
         if contents != sorted(set(contents)) or list(place) != sorted(place):
             raise Violation("a log is out of order, or has something twice")
         for at, content in log:
