@@ -12,6 +12,7 @@ import contextlib
 import grp
 import os
 import pwd
+import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -247,3 +248,22 @@ def short_socket_path(data_dir: Path, name: str) -> Iterator[tuple[str, int]]:
         yield f"/proc/self/fd/{directory}/{name}", os.fstat(directory).st_uid
     finally:
         os.close(directory)
+
+
+def bound_socket(data_dir: Path, name: str, kind: int = socket.SOCK_STREAM) -> socket.socket:
+    """Bind a socket in `run`, in place of one that a former process left.
+
+    It does not block. Raises UntrustedPath if another user has made the directory, OSError.
+    """
+    make_closed_directory(data_dir / "run")
+    bound = socket.socket(socket.AF_UNIX, kind)
+    try:
+        with short_socket_path(data_dir, name) as (path, _):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+            bound.bind(path)
+        bound.setblocking(False)
+    except BaseException:
+        bound.close()
+        raise
+    return bound

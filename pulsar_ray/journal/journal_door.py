@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import socket
 from collections import deque
 from pathlib import Path
 from typing import Any
 
-from pulsar_ray.closed_places import make_closed_directory, short_socket_path
+from pulsar_ray.closed_places import bound_socket
 from pulsar_ray.errors import ProtocolError, PulsarException
 from pulsar_ray.journal.life_runner import LifeRunner
 from pulsar_ray.journal.offloaded.room_plan import Offer, RoomPlan
@@ -65,18 +64,8 @@ class JournalDoor:
 
     def open(self) -> None:
         """Listen from now on, in place of any former process. Raises UntrustedPath, OSError."""
-        make_closed_directory(self._data_dir / "run")
-        listening = socket.socket(socket.AF_UNIX)
-        try:
-            with short_socket_path(self._data_dir, SOCKET) as (path, _):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path)
-                listening.bind(path)
-            listening.listen(BACKLOG)
-            listening.setblocking(False)
-        except BaseException:
-            listening.close()
-            raise
+        listening = bound_socket(self._data_dir, SOCKET)
+        listening.listen(BACKLOG)
         self._listening = listening
         self._loop.add_reader(listening, self._accept)
 

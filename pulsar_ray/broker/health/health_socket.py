@@ -8,7 +8,6 @@ connection with one line of JSON. It is no way in: nothing that is sent is read.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import json
 import os
@@ -18,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from pulsar_ray.closed_places import make_closed_directory, short_socket_path
+from pulsar_ray.closed_places import bound_socket, short_socket_path
 from pulsar_ray.errors import Timeout
 from pulsar_ray.lane.address import check_listener
 
@@ -88,13 +87,8 @@ class HealthSocket:
 
         Raises UntrustedPath if another user has made the directory, OSError.
         """
-        make_closed_directory(self._data_dir / "run")
-        listening = socket.socket(socket.AF_UNIX)
+        listening = bound_socket(self._data_dir, NAME)
         try:
-            with short_socket_path(self._data_dir, NAME) as (path, _):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path)
-                listening.bind(path)
             self._server = await asyncio.start_unix_server(self._answer, sock=listening, backlog=BACKLOG)
         except BaseException:
             listening.close()

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from pulsar_ray.clock import growing_pauses_s
-from pulsar_ray.closed_places import make_closed_directory, short_socket_path
+from pulsar_ray.closed_places import bound_socket
 from pulsar_ray.errors import (
     CorruptData,
     JournalDamaged,
@@ -104,18 +104,8 @@ class SegmentDoor:
 
     def open(self) -> None:
         """Listen from now on, in place of any former process. Raises UntrustedPath, OSError."""
-        make_closed_directory(self._data_dir / "run")
-        listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            with short_socket_path(self._data_dir, SOCKET) as (path, _):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path)
-                listening.bind(path)
-            listening.listen(_BACKLOG)
-            listening.setblocking(False)
-        except BaseException:
-            listening.close()
-            raise
+        listening = bound_socket(self._data_dir, SOCKET, socket.SOCK_SEQPACKET)
+        listening.listen(_BACKLOG)
         self._listening = listening
         self._loop.add_reader(listening, self._accept)
 
