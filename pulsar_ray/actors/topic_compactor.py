@@ -44,9 +44,9 @@ class TopicCompactor:
             raise self._refusal.again()
         self._job.begin(order, is_partition_busy)
 
-    async def look(self, number: int, is_partition_busy: bool = False) -> JobState:
+    async def look(self, key: tuple[int, int], is_partition_busy: bool = False) -> JobState:
         """See CompactionJob.look."""
-        return self._job.look(number, is_partition_busy)
+        return self._job.look(key, is_partition_busy)
 
     async def probe(self) -> int:
         """Return the process id."""

@@ -19,51 +19,72 @@ class _Ended(Exception):
     """Nobody waits for the compaction any more."""
 
 
+class _Running:
+    """Ties an order to its thread, and to how far it is."""
+
+    def __init__(self, order: CompactionOrder) -> None:
+        self.order = order
+        self.state = JobState(0.0)
+        self.thread: threading.Thread
+
+
 class CompactionJob:
-    """Carries out orders in a thread; `begin` and `look` may be repeated."""
+    """Carries out one order at a time in a thread.
+
+    `begin` and `look` may be repeated. The order of a partition that has started again ends the one before:
+    that may have the same number, and its files count as leftovers by now.
+    """
 
     def __init__(self, sleep: Callable[[float], None] = time.sleep) -> None:
         self._sleep = sleep
         self._lock = threading.Lock()
-        self._states: dict[int, JobState] = {}
+        self._running: _Running | None = None
         self._has_ended = False
         self._is_partition_busy = False
 
     def begin(self, order: CompactionOrder, is_partition_busy: bool = False) -> None:
-        """Begin an order, unless it was begun before."""
+        """Begin an order, unless it, or a later one, was begun before."""
         self._is_partition_busy = is_partition_busy
         with self._lock:
-            if order.number in self._states or self._has_ended:
+            former = self._running
+            if self._has_ended or (former is not None and order.key <= former.order.key):
                 return
-            self._states[order.number] = JobState(0.0)
-        threading.Thread(target=self._run, args=(order,), name="compaction", daemon=True).start()
+            running = self._running = _Running(order)
+            running.thread = threading.Thread(
+                target=self._carry_out, args=(running, former), name="compaction", daemon=True
+            )
+            running.thread.start()
 
-    def look(self, number: int, is_partition_busy: bool = False) -> JobState:
-        """Say how far the order with this number is.
+    def look(self, key: tuple[int, int], is_partition_busy: bool = False) -> JobState:
+        """Say how far the order with this key is.
 
         It goes on with pauses while its partition is busy. Raises ServiceUnitNotReady for one that this
-        process knows nothing of: it began anew meanwhile.
+        process does not carry out: it began anew meanwhile, or got a later one.
         """
-        self._is_partition_busy = is_partition_busy
-        state = self._states.get(number)
-        if state is None:
+        running = self._running
+        if running is None or running.order.key != tuple(key):
             raise ServiceUnitNotReady("the process that compacted has ended, and another one has its place")
-        return state
+        self._is_partition_busy = is_partition_busy
+        return running.state
 
     def end(self) -> None:
         """Go no further."""
         self._has_ended = True
 
-    def _run(self, order: CompactionOrder) -> None:
+    def _carry_out(self, running: _Running, former: _Running | None) -> None:
+        if former is not None:
+            # That removes what was written for the former order.
+            former.thread.join()
         # Publishing and reading come first.
         take_low_priority(threading.current_thread())
+        order = running.order
         worked_s = time.thread_time()
 
         def watch(share: float) -> None:
             nonlocal worked_s
-            if self._has_ended:
+            if self._has_ended or self._running is not running:
                 raise _Ended
-            self._states[order.number] = JobState(share)
+            running.state = JobState(share)
             if self._is_partition_busy:
                 # Low priority leaves the processors' caches and memory to nobody.
                 self._sleep(_PAUSE_SHARE * (time.thread_time() - worked_s))
@@ -71,8 +92,7 @@ class CompactionJob:
 
         error: PulsarException
         try:
-            outcome = Compactor(order, watch).run()
-            self._states[order.number] = JobState(1.0, outcome)
+            running.state = JobState(1.0, Compactor(order, watch).run())
             return
         except _Ended:
             return
@@ -82,4 +102,4 @@ class CompactionJob:
             error = BrokerPersistenceError(f"compacting {order.topic}: {caught}: see to the disk")
         except Exception as caught:  # noqa: BLE001 - whoever waits is told, whatever it was
             error = ServiceUnitNotReady(f"compacting {order.topic} failed: {caught!r}")
-        self._states[order.number] = JobState(0.0, None, error)
+        running.state = JobState(0.0, None, error)

@@ -342,7 +342,7 @@ class TopicCompaction:
                 if self._is_closed:
                     raise ServiceUnitNotReady(f"{order.topic} is being closed")
                 state: JobState = cluster.call(
-                    address, "look", order.number, load.is_busy(), timeout_s=CALL_DEADLINE_S
+                    address, "look", order.key, load.is_busy(), timeout_s=CALL_DEADLINE_S
                 )
                 self._share = state.share
                 if state.error is not None:

@@ -283,6 +283,7 @@ class FormLock:
 
     def __init__(self, path: Path) -> None:
         """Lock the first segment of a form. Raises SegmentGone."""
+        self._fd = -1
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
         except FileNotFoundError:

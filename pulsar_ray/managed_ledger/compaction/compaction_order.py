@@ -31,6 +31,11 @@ class CompactionOrder(NamedTuple):
     retains_null_key: bool
     max_key_bytes: int
 
+    @property
+    def key(self) -> tuple[int, int]:
+        """The owner's epoch and the form's number; rises from order to order of a partition."""
+        return self.epoch, self.number
+
 
 class CompactionOutcome(NamedTuple):
     """A compaction has written this, durably.
