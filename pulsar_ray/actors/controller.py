@@ -198,7 +198,7 @@ class Controller:
 
     async def _started(self, plane: ControlPlane, rows: list[PartitionRow]) -> list[RouteFields]:
         # Nothing is stored in what may never have been.
-        await plane.topics.catalog.settled(*(row.name for row in rows))
+        await plane.catalog.settled(*(row.name for row in rows))
         start = partial(plane.topic_actors.started, rows)
         return await plane.passivation.start([row.name for row in rows], start)
 
@@ -222,7 +222,7 @@ class Controller:
         name, stores = TopicName.parse(topic), self._stores
         await stores.reserve_numbers(max(partitions, 1))
         rows = plane.topics.prepare_partitions(name, partitions, stores.for_new_partitions)
-        await plane.topics.catalog.settled()
+        await plane.catalog.settled()
         await plane.topic_actors.mark("mark_prepared", rows)
         return await self._started(plane, rows)
 
@@ -375,7 +375,7 @@ class Controller:
     async def made(self, partition: str) -> None:
         """Remember that a partition's directory is made, durably. Raises TopicNotFound."""
         plane = await self._serving()
-        name, catalog = plane.row_of(partition).name, plane.topics.catalog
+        name, catalog = plane.row_of(partition).name, plane.catalog
         catalog.opened(name)
         await catalog.settled(name)
 
@@ -457,7 +457,7 @@ class Controller:
 
     async def expect_stores(self, count: int) -> None:
         """Keep durably how many stores the cluster is to have; 0 if nobody says."""
-        catalog = (await self._serving()).topics.catalog
+        catalog = (await self._serving()).catalog
         catalog.expect_stores(count)
         await catalog.settled()
 
