@@ -45,7 +45,9 @@ _MAGIC = b"PRO1"
 _SUM = struct.Struct("<Q")
 _CREDENTIALS = struct.Struct("3i")
 
-UNREAD = (RemoteStoreUnavailable, RemoteStoreRefused, JournalDamaged)
+AWAY = (RemoteStoreUnavailable, RemoteStoreRefused)
+"""Errors of an object store that does not hand out what it may well have."""
+UNREAD = (*AWAY, JournalDamaged)
 """Errors of offloaded segments: nobody may take those for keyless or empty."""
 
 

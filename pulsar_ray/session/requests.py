@@ -2,8 +2,9 @@
 
 A packet's fields are the tuple's values in this order (msgpack); entry bytes follow as the packet's body.
 Each class states its sender and what makes it harmless when it comes twice or late. Types 1 to 3 open a lane
-and are the carrier's own (`session/packet.py`). Appending a field with a default keeps older peers working;
-anything else raises PROTOCOL_VERSION.
+and are the carrier's own (`session/packet.py`). Appending a field with a default keeps older peers working,
+and so does a packet that its receiver may lose: one that does not know it attaches again. Anything else
+raises PROTOCOL_VERSION.
 """
 
 from __future__ import annotations
@@ -367,6 +368,23 @@ class DeliverChunks(NamedTuple):
     places: Sequence[tuple[int, int, int, int, int]]
 
 
+class NotRead(NamedTuple):
+    """Dispatcher to client: why nothing comes.
+
+    Or, with a `number`, why that delivery has no bytes. Without an `error` the dispatcher reads again. A
+    lost one is told again while it holds; one of a former epoch or generation changes nothing, and one
+    that is repeated takes the place of the first.
+    """
+
+    consumer_id: int
+    epoch: int
+    generation: int
+    error: str = ""
+    text: str = ""
+    details: dict[str, Any] | None = None
+    number: int = 0
+
+
 class Acknowledge(NamedTuple):
     """Client to dispatcher; answered once durable, which is hurried with `at_once`. A repeat changes nothing.
 
@@ -523,6 +541,7 @@ Request = (
     | Credit
     | Deliver
     | DeliverChunks
+    | NotRead
     | Acknowledge
     | NegativeAcknowledge
     | RedeliverUnacknowledged
@@ -564,6 +583,7 @@ PACKET_TYPES: dict[int, type[Any]] = {
     52: Pong,
     53: MovedNotice,
     54: Leave,
+    55: NotRead,
 }
 TYPE_OF = {cls: number for number, cls in PACKET_TYPES.items()}
 

@@ -17,6 +17,7 @@ from pulsar_ray.broker.subscription.consumers.connected_consumers import (
     EndpointFactory,
     PlaceSender,
 )
+from pulsar_ray.broker.subscription.consumers.standing_notice import StandingNotice
 from pulsar_ray.broker.subscription.cursor_flusher import CursorDurability, CursorFlusher, MemoryOnly
 from pulsar_ray.broker.subscription.delayed.delayed_tracker import index_directory
 from pulsar_ray.broker.subscription.delayed.tracker_link import TrackedSubscription, TrackerLink
@@ -181,11 +182,12 @@ def _endpoints(context: DispatcherContext, name: str, directory: str) -> Endpoin
 
     def new_endpoint(session: Session, request: OpenConsumer, numbering: int) -> ConsumerEndpoint:
         encoder = DeliverEncoder(request.consumer_id, numbering)
+        notice = StandingNotice(session, request.consumer_id, numbering)
         sender: DeliverySender
         if request.reads_files:
             sender = PlaceSender(session, encoder)
         else:
-            sender = BytesSender(session, encoder, directory, context.loop, context.reader)
-        return ConsumerEndpoint(name, session, request, numbering, sender)
+            sender = BytesSender(session, encoder, directory, context.loop, context.reader, notice)
+        return ConsumerEndpoint(name, session, request, numbering, sender, notice)
 
     return new_endpoint

@@ -133,7 +133,8 @@ class Consumer(LazyHandle):
         """The next message; waits for ever, or so many ms.
 
         Raises Timeout, AlreadyClosed, InvalidConfiguration with a listener or with a timeout on a queue of
-        size 0, CorruptData naming the position of an entry that cannot be read (it stays unacknowledged).
+        size 0, CorruptData naming the position of an entry that cannot be read (it stays unacknowledged), and
+        once in a while RemoteStoreUnavailable or JournalDamaged for what is only in the object store.
         """
         timeout_s = FOREVER_S
         if timeout_millis is not None:

@@ -37,12 +37,12 @@ from pulsar_ray.errors import (
     AlreadyClosed,
     ForkedClient,
     PulsarException,
-    RemoteStoreUnavailable,
     SubscriptionNotFound,
     Timeout,
     TopicNotFound,
 )
 from pulsar_ray.lane.waiting import HERE, ensure_may_wait
+from pulsar_ray.ledger.offloaded import AWAY, UNREAD
 from pulsar_ray.ledger.reader import SegmentGone
 from pulsar_ray.transport.cluster import PartitionRoute
 
@@ -94,6 +94,8 @@ class ConsumerCore:
         self._bulk_window = 0
         self._read_errors: deque[PulsarException] = deque()
         """Of blocks behind messages that were collected: each is raised next, in its order."""
+        self._standing: dict[DeliverySource, PulsarException] = {}
+        """Why nothing comes of a partition: raised once where a receive would wait."""
         self.readings: SchemaReadings | None = None
         """How values are read by their writers' versions; None for bytes."""
         self.error: PulsarException | None = None
@@ -115,6 +117,7 @@ class ConsumerCore:
         self._taking = threading.Lock()
         self.queue.clear()
         self._read_errors.clear()
+        self._standing.clear()
         self._receivers.clear()
         self.error = error
         self.partitions.forked(self.lock)
@@ -173,12 +176,25 @@ class ConsumerCore:
 
     def arrived(self, deliveries: list[QueuedDelivery]) -> None:
         """Queue deliveries. Called with the lock held."""
+        if self._standing:
+            self._standing.pop(deliveries[0].source, None)
         if self._max_failures is not None:
             deliveries = split_over_limit(deliveries, self._max_failures)
         self.queue.deliveries.extend(deliveries)
         if self._mover is not None and any(delivery.is_over_limit for delivery in deliveries):
             self._mover.look()
         self._arrivals.notify()
+
+    def stands(self, source: DeliverySource, error: PulsarException | None) -> None:
+        """Note why nothing comes of a source, or that it does again.
+
+        Called with the lock held.
+        """
+        if error is None:
+            self._standing.pop(source, None)
+        else:
+            self._standing[source] = error
+            self._arrivals.notify()
 
     def move_by(self, mover: Mover) -> None:
         """Have messages that failed too often moved, instead of handed out."""
@@ -203,7 +219,7 @@ class ConsumerCore:
 
     def is_set(self) -> bool:
         """Whether there is something to receive; a link that waits for it calls this."""
-        return bool(self.queue.deliveries or self._read_errors) or self.error is not None
+        return bool(self.queue.deliveries or self._read_errors or self._standing) or self.error is not None
 
     @property
     def has_failed(self) -> bool:
@@ -312,7 +328,7 @@ class ConsumerCore:
         message = next(self.queue.messages, None)
         if message is not None:
             return message
-        if not self.queue and not self._read_errors:
+        if not (self.queue or self._read_errors or self._standing):
             self.check()
             return None
         try:
@@ -340,6 +356,8 @@ class ConsumerCore:
                     if self._mover is not None:
                         self._leave_to_mover()
                     delivery = queue.deliveries.popleft() if queue.deliveries else None
+                    if delivery is None and self._standing:
+                        raise self._standing.pop(next(iter(self._standing)))
             if delivery is not None:
                 taken = self._decode(delivery, one_by_one=one_by_one)
             elif taken is None and self.options.receiver_queue_size:
@@ -382,7 +400,7 @@ class ConsumerCore:
         rows = delivery.rows
         try:
             block = source.decode(delivery)
-        except RemoteStoreUnavailable:
+        except AWAY:
             # It is asked for again with the next receive.
             with self.lock:
                 if delivery.generation >= source.generation:
@@ -459,7 +477,7 @@ class ConsumerCore:
             with self.lock:
                 self.queue.return_rest()
             while not taken.is_full:
-                has_more = self.queue or self._read_errors
+                has_more = self.queue or self._read_errors or (self._standing and not taken.parts)
                 if not has_more and (taken.is_enough or time.monotonic() >= deadline):
                     break
                 try:
@@ -467,7 +485,7 @@ class ConsumerCore:
                 except Timeout:
                     break
                 except PulsarException as error:
-                    if error.message_id is None or not taken.parts:
+                    if not taken.parts or (error.message_id is None and not isinstance(error, UNREAD)):
                         raise
                     # The messages before it are not lost for it: it comes with the next call.
                     self._read_errors.append(error)

@@ -19,8 +19,13 @@ from pulsar_ray.client.received import block_decoder
 from pulsar_ray.client.received.block_decoder import SegmentFiles
 from pulsar_ray.client.received.message import BlockRows, rows_in, set_of
 from pulsar_ray.client.received.received_block import ReceivedBlock
-from pulsar_ray.client.received.receiver_queue import QueuedChunk, QueuedDelivery, ReceiverQueue
-from pulsar_ray.errors import PulsarException
+from pulsar_ray.client.received.receiver_queue import (
+    DeliverySource,
+    QueuedChunk,
+    QueuedDelivery,
+    ReceiverQueue,
+)
+from pulsar_ray.errors import PulsarException, error_from
 from pulsar_ray.lane.progress_page import new_counter
 from pulsar_ray.ledger.reader import SegmentGone
 from pulsar_ray.ledger.segment_file import segment_name
@@ -31,7 +36,14 @@ from pulsar_ray.model.message_id import MessageId, has_rewound, seeks_of
 from pulsar_ray.model.row_ranges import RowFailures
 from pulsar_ray.model.row_sets import RowSet
 from pulsar_ray.session.packet import Buffer
-from pulsar_ray.session.requests import ConsumerOpened, Deliver, DeliverChunks, Reset, encode_request
+from pulsar_ray.session.requests import (
+    ConsumerOpened,
+    Deliver,
+    DeliverChunks,
+    NotRead,
+    Reset,
+    encode_request,
+)
 from pulsar_ray.transport.cluster import AttachReply, PartitionRoute
 
 ORDERED_TYPES = (ConsumerType.Exclusive, ConsumerType.Failover)
@@ -52,6 +64,12 @@ class DeliveryTarget(Protocol):
 
     def serve_waiting(self) -> None:
         """Give messages to receivers that wait. Called without the lock."""
+
+    def stands(self, source: DeliverySource, error: PulsarException | None) -> None:
+        """Note why nothing comes of a source, or that it does again.
+
+        Called with the lock held.
+        """
 
     def activity_changed(self, is_active: bool, partition: int) -> None:
         """Note that the consumer became the active one of a partition, or another consumer did."""
@@ -133,6 +151,8 @@ class PartitionDeliveries:
         """The highest ledger that was found deleted."""
         # Chunks that came, by the number of the delivery that they belong to.
         self._chunks: dict[int, list[QueuedChunk]] = {}
+        # Errors in place of bytes, likewise.
+        self._unread: dict[int, PulsarException] = {}
 
     def forked(self, lock: threading.Lock) -> None:
         """Take the new lock, in a forked child."""
@@ -205,6 +225,8 @@ class PartitionDeliveries:
         """
         self._segment = (-1, -1)
         self._chunks.clear()
+        self._unread.clear()
+        self._target.stands(self, None)
         is_sought = seeks_of(opened.generation) > seeks_of(self.generation)
         if is_sought or (self.last_number == 0 and self.numbering < 0):
             # "latest" is this from now on, whatever is published while the dispatcher is away.
@@ -266,6 +288,8 @@ class PartitionDeliveries:
             self._chunks_delivered(request, body)
         elif isinstance(request, Reset):
             self._reset(request)
+        elif isinstance(request, NotRead):
+            self._not_read(request)
 
     def _delivered(self, request: Deliver, body: memoryview) -> None:
         deliveries: list[QueuedDelivery] = []
@@ -323,6 +347,7 @@ class PartitionDeliveries:
                         data,
                         failures.get(number, ()),
                         chunks=chunks,
+                        unread=self._unread.pop(number, None) if self._unread else None,
                     )
                 )
             if deliveries:
@@ -352,6 +377,22 @@ class PartitionDeliveries:
                     offset += length
                 path = self._segment_path(ledger_id, segment)
                 chunks.append(QueuedChunk(ledger_id, entry_id, path, at, length, data))
+
+    def _not_read(self, request: NotRead) -> None:
+        """Keep why nothing comes, or why a delivery that follows has no bytes."""
+        error = None
+        if request.error:
+            error = error_from(request.error, request.text, request.details)
+        with self._lock:
+            is_void = request.epoch < self.numbering or request.generation < self.generation
+            if is_void or not self._requests.is_open:
+                return
+            if request.number:
+                if error is not None and request.number > self.last_number:
+                    self._unread[request.number] = error
+                return
+            self._target.stands(self, error)
+        self._target.serve_waiting()
 
     def _expect_suspects(self, request: Deliver) -> None:
         """Report each of these messages before it is handed over.
@@ -405,6 +446,8 @@ class PartitionDeliveries:
             self.generation = generation
             self._awaits_reset = False
             self._chunks.clear()
+            self._unread.clear()
+            self._target.stands(self, None)
             self._drop_queue()
             self.consumed += self.moving
             self.moving = 0

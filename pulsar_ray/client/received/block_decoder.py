@@ -181,6 +181,8 @@ class BlockDecoder:
         """Read, verify and decode a delivered block. Raises CorruptData, SegmentGone, InvalidMessage."""
         if not delivery.length:
             raise SegmentGone(delivery.path)
+        if delivery.unread is not None:
+            raise delivery.unread.again()
         key = delivery.ledger_id, delivery.first_entry_id
         for known, block in self._decoded:
             if (

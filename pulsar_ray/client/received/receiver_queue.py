@@ -148,6 +148,8 @@ class QueuedDelivery(NamedTuple):
     """Its messages failed too often: they are moved to the dead letter topic."""
     chunks: Sequence[QueuedChunk] = ()
     """The chunks before this block, if it is the last of a message in several."""
+    unread: PulsarException | None = None
+    """Why the dispatcher could not read it for this consumer."""
 
     @property
     def key(self) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.client.options.checks import check_number
 from pulsar_ray.data.planning.plan import AtMessages, AtTime, as_bound
 from pulsar_ray.data.reading.block_schema import as_columns
-from pulsar_ray.errors import InvalidConfiguration, Timeout
+from pulsar_ray.errors import InvalidConfiguration, PulsarException, Timeout
 from pulsar_ray.model.enums import ConsumerType, InitialPosition, SubscriptionMode
 from pulsar_ray.model.message_id import MessageId
 
@@ -127,6 +127,8 @@ class TableStream:
         self._columns = columns
         self._commits_itself = commits_itself
         self._taken: list[pa.Table] = []
+        self._next_error: PulsarException | None = None
+        """Raised next, behind the rows that came before it."""
 
     def __iter__(self) -> Iterator[pa.Table]:
         return self
@@ -135,6 +137,9 @@ class TableStream:
         """Return the next table, and acknowledge the one before unless only `commit` may."""
         if self._commits_itself:
             self.commit()
+        error, self._next_error = self._next_error, None
+        if error is not None:
+            raise error
         try:
             parts = [self._consumer.receive_arrow(self._batch_size, self._idle_millis)]
         except Timeout:
@@ -150,6 +155,9 @@ class TableStream:
             try:
                 part = self._consumer.receive_arrow(self._batch_size - rows, max(int(left_s * 1000), 1))
             except Timeout:
+                return
+            except PulsarException as error:
+                self._next_error = error
                 return
             rows += part.num_rows
             yield part

@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Protocol
 
 from pulsar_ray.broker.serving.owner_loop import DiskThread
+from pulsar_ray.broker.subscription.consumers.standing_notice import StandingNotice
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.blocks.chunk_limits import DEFAULT_LIMITS, ChunkLimits
 from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec
 from pulsar_ray.dispatch.grant import DropQueue, Grant
 from pulsar_ray.dispatch.key_shared.hash_regions import key_shared_spec
 from pulsar_ray.dispatch.settings import DispatchSettings
-from pulsar_ray.errors import BrokerMetadataError, ConsumerBusy, PulsarException, RemoteStoreUnavailable
+from pulsar_ray.errors import BrokerMetadataError, ConsumerBusy, PulsarException
 from pulsar_ray.lane.progress_page import CounterView
+from pulsar_ray.ledger.offloaded import AWAY
 from pulsar_ray.ledger.reader import SegmentGone, SegmentReader
 from pulsar_ray.ledger.segment_file import segment_name
 from pulsar_ray.managed_ledger.log.trimmed_ledgers import last_trimmed_ledger
@@ -96,8 +98,10 @@ class BytesSender:
         directory: str,
         loop: asyncio.AbstractEventLoop,
         disk: DiskThread,
+        notice: StandingNotice,
     ) -> None:
         self._session = session
+        self._notice = notice
         self._encode = encoder.encode
         self._encode_chunks = encoder.encode_chunks
         self._directory = directory
@@ -106,6 +110,8 @@ class BytesSender:
         self._waiting: deque[tuple[int, Grant]] = deque()
         self._is_sending = False
         self._is_ended = False
+        self._has_waited = False
+        self._lowest_generation = 0
         self._single_parts = 0
 
     @property
@@ -120,6 +126,7 @@ class BytesSender:
             task.add_done_callback(self._raise_uncaught)
 
     def drop_below(self, generation: int) -> None:
+        self._lowest_generation = max(self._lowest_generation, generation)
         self._waiting = deque(waiting for waiting in self._waiting if waiting[0] >= generation)
 
     def end(self) -> None:
@@ -152,23 +159,50 @@ class BytesSender:
                     await self._send_chunks(carrier, generation, part[0])
                 refs = [grant.block for grant in part]
                 body = await self._disk.run(lambda refs=refs: _read(self._directory, refs))  # type: ignore[misc]
-            except RemoteStoreUnavailable:
+            except AWAY as error:
                 # Only this consumer waits; what it is granted stays granted.
-                self._waiting.extendleft((generation, grant) for grant in reversed(part))
+                self._put_back(generation, part)
+                if self._is_current(carrier):
+                    self._notice.failed(error, generation, self._loop.time())
+                self._has_waited = True
                 await asyncio.sleep(RETRY_REMOTE_S)
-                continue
             except PulsarException as error:
                 if len(part) > 1:
                     # One of them cannot be read: each goes alone, so that the others arrive.
                     self._single_parts = len(part)
-                    self._waiting.extendleft((generation, grant) for grant in reversed(part))
-                    continue
-                # The consumer gets the place and meets the same error, typed, itself.
-                body = []
-                if isinstance(error, SegmentGone) and await self._disk.run(partial(self._is_trimmed, part)):
-                    part = [_without_bytes(grant) for grant in part]
-            if self._session.carrier is carrier and not self._is_ended:
-                self._session.send(self._encode(generation, part, body))
+                    self._put_back(generation, part)
+                else:
+                    await self._send_unread(carrier, generation, part[0], error)
+            else:
+                self._send_part(carrier, generation, part, body)
+
+    def _is_current(self, carrier: Carrier) -> bool:
+        return self._session.carrier is carrier and not self._is_ended
+
+    def _send_part(
+        self, carrier: Carrier, generation: int, part: Sequence[Grant], body: Sequence[bytes]
+    ) -> None:
+        if self._is_current(carrier):
+            if self._has_waited:
+                self._has_waited = False
+                self._notice.went_on(generation)
+            self._session.send(self._encode(generation, part, body))
+
+    async def _send_unread(
+        self, carrier: Carrier, generation: int, grant: Grant, error: PulsarException
+    ) -> None:
+        """Send a block's place, and the error that the consumer is to raise."""
+        if not isinstance(error, SegmentGone):
+            if self._is_current(carrier):
+                self._notice.has_no_bytes(error, generation, grant.number)
+        elif await self._disk.run(partial(self._is_trimmed, (grant,))):
+            grant = _without_bytes(grant)
+        self._send_part(carrier, generation, [grant], [])
+
+    def _put_back(self, generation: int, part: Sequence[Grant]) -> None:
+        """Send these grants next, unless their queue was dropped while they were read."""
+        if generation >= self._lowest_generation:
+            self._waiting.extendleft((generation, grant) for grant in reversed(part))
 
     def _is_trimmed(self, part: Sequence[Grant]) -> bool:
         last = last_trimmed_ledger(Path(self._directory))
@@ -246,6 +280,7 @@ class ConsumerEndpoint:
         request: OpenConsumer,
         numbering: int,
         sender: DeliverySender,
+        notice: StandingNotice | None = None,
     ) -> None:
         self.subscription = subscription
         self.session = session
@@ -268,6 +303,7 @@ class ConsumerEndpoint:
         """Whether it had been open before, perhaps at an earlier dispatcher."""
         self._attachment = session.attachment
         self._sender = sender
+        self._notice = notice or StandingNotice(session, request.consumer_id, numbering)
         self._is_open = False
         self._early: list[tuple[int, Sequence[Grant]]] = []
         self.deliver: Callable[[Sequence[Grant], int], None] = self._deliver_later
@@ -307,6 +343,7 @@ class ConsumerEndpoint:
     def drop_queue(self, drop: DropQueue) -> None:
         """Have the consumer drop its queue of lower generations; unsent deliveries of these go too."""
         self._sender.drop_below(drop.generation)
+        self._notice.sought()
         self._early = [early for early in self._early if early[0] >= drop.generation]
         _, generation, last_number, granted, is_seek, start = drop
         self.session.send(
@@ -321,6 +358,15 @@ class ConsumerEndpoint:
                 )
             )
         )
+
+    def stands(self, error: BaseException | None, generation: int, now_s: float) -> None:
+        """Tell why nothing can be read for this consumer; see StandingNotice."""
+        if self.is_on_carrier:
+            self._notice.failed(error, generation, now_s)
+
+    def goes_on(self, generation: int) -> None:
+        """Take back that nothing can be read."""
+        self._notice.went_on(generation)
 
     def notify_active(self, is_active: bool, generation: int) -> None:
         """Send whether the consumer is active, once it is open and unless it knows."""
@@ -424,6 +470,19 @@ class ConnectedConsumers(dict[int, ConsumerEndpoint]):
             return
         for incarnation, endpoint in self.items():
             endpoint.notify_active(incarnation == active.spec.consumer_id, generation)
+
+    def stand(
+        self, active: Consumer | None, error: BaseException | None, generation: int, now_s: float
+    ) -> None:
+        """Tell all consumers, or the active one, why nothing can be read."""
+        for incarnation, endpoint in self.items():
+            if active is None or incarnation == active.spec.consumer_id:
+                endpoint.stands(error, generation, now_s)
+
+    def go_on(self, generation: int) -> None:
+        """Tell who was told otherwise that reading goes on."""
+        for endpoint in self.values():
+            endpoint.goes_on(generation)
 
     def sessions_beside(self, session: Session) -> list[Session]:
         """Return the sessions of the other connected consumers."""

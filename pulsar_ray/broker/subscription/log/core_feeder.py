@@ -84,6 +84,8 @@ class CoreFeeder:
             return read(position, wanted, resume)
         if not blocks:
             return False
+        if self.problem != self._damage:
+            self._went_on()
         has_marked = self._log.has_marked
         if has_marked:
             core.delayed.has_met = True
@@ -134,7 +136,7 @@ class CoreFeeder:
             if kept is None:
                 self._read_failed(position, error, resume)
                 return
-            self.problem = self._damage
+            self._went_on()
             self._place = read.place
             if generation == core.seek_generation and log.compacted is not None and kept.blocks.refs:
                 self._take_kept(position, kept, generation)
@@ -194,6 +196,7 @@ class CoreFeeder:
     def begin_again(self) -> None:
         """Read from elsewhere from now on, and of the newest form: the core was sought."""
         self._place = None
+        self._went_on()
         self._log.begin()
 
     def read_again(self) -> None:
@@ -222,7 +225,7 @@ class CoreFeeder:
             if read is None:
                 self._read_failed(position, error, resume)
                 return
-            self.problem = self._damage
+            self._went_on()
             self._offer(read, generation)
             resume()
 
@@ -268,7 +271,7 @@ class CoreFeeder:
             if (text := str(damage)) != self._damage:
                 logger.error("subscription %s goes on behind damage: %s", self._name, text)
             self._damage = text
-        self.problem = self._damage
+        self._went_on()
         if blocks.refs:
             if not self._log.has_marked and any(ref.is_marked for ref in blocks.refs):
                 self._log.has_marked = True
@@ -292,9 +295,23 @@ class CoreFeeder:
             # The partition has not sent yet what it trimmed.
             self._loop.call_later(RETRY_READ_S, resume)
             return
-        self.problem = f"reading the log from {tuple(position)}: {error}"
-        logger.error("subscription %s: %s", self._name, self.problem)
+        core = self._core
+        if position != core.read_position:
+            # Sought meanwhile, or skipped: what failed there is nobody's problem now.
+            resume()
+            return
+        problem = f"reading the log from {tuple(position)}: {error}"
+        if problem != self.problem:
+            self.problem = problem
+            logger.error("subscription %s: %s", self._name, problem)
+        self._consumers.stand(core.type.active, error, core.generation, self._loop.time())
         self._loop.call_later(RETRY_READ_S, resume)
+
+    def _went_on(self) -> None:
+        """Note that reading works."""
+        if self.problem != self._damage:
+            self._consumers.go_on(self._core.generation)
+        self.problem = self._damage
 
     def _has_passed_deleted(self, position: Position) -> bool:
         """Read on behind what is deleted; False if nothing is known to be."""

@@ -16,15 +16,32 @@ from pulsar_ray.broker.subscription.consumers.connected_consumers import (
     BytesSender,
     PlaceSender,
 )
+from pulsar_ray.broker.subscription.consumers.standing_notice import StandingNotice
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.grant import Grant
-from pulsar_ray.errors import CorruptData
+from pulsar_ray.errors import CorruptData, JournalDamaged, PulsarException, RemoteStoreUnavailable
 from pulsar_ray.lane.serving.server_lane import DrainSignal
 from pulsar_ray.ledger.reader import SegmentGone
 
 
 def grant(number: int, length: int = 100) -> Grant:
     return Grant(7, number, BlockRef(1, 0, 0, length, number, 1, 1, False), 1, 0, False, ())
+
+
+class Notice(StandingNotice):
+    """Notes what the consumer is told."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, int]] = []
+
+    def failed(self, error: BaseException | None, generation: int, now_s: float) -> None:
+        self.said.append((f"failed: {error}", generation))
+
+    def went_on(self, generation: int) -> None:
+        self.said.append(("went on", generation))
+
+    def has_no_bytes(self, error: PulsarException, generation: int, number: int) -> None:
+        self.said.append((f"{number}: {error.text}", generation))
 
 
 class Played:
@@ -39,6 +56,7 @@ class Played:
         self.lengths: list[int] = []
         self.unreadable: dict[int, Exception] = {}
         self.read: list[list[int]] = []
+        self.notice = Notice()
         monkeypatch.setattr(connected_consumers, "_read", self._read)
 
     async def drained(self) -> None:
@@ -70,7 +88,7 @@ class Played:
 
     def bytes_sender(self) -> BytesSender:
         played: Any = self
-        return BytesSender(played, played, "p/1", asyncio.get_running_loop(), played)
+        return BytesSender(played, played, "p/1", asyncio.get_running_loop(), played, self.notice)
 
 
 @pytest.fixture
@@ -131,6 +149,56 @@ def test_an_unreadable_block_goes_without_bytes_and_alone(played: Played) -> Non
     asyncio.run(run())
     assert played.packets == [(1, [1], 1), (1, [2], 0), (1, [3], 1)]
     assert played.lengths == [100, 100, 100]
+    assert [said for said, _ in played.notice.said] == ["2: 1-0 is corrupt at byte 0: flipped"]
+
+
+def test_what_is_only_in_an_object_store_that_is_away_is_waited_for_and_said(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connected_consumers, "RETRY_REMOTE_S", 0.001)
+
+    async def run() -> None:
+        played.unreadable = {2: RemoteStoreUnavailable("away")}
+        sender = played.bytes_sender()
+        sender.send([grant(1), grant(2)], 1)
+        while len(played.notice.said) < 2:
+            await asyncio.sleep(0)
+        played.unreadable = {}
+        await sent(sender)
+
+    asyncio.run(run())
+    assert played.packets == [(1, [1, 2], 2)]
+    assert set(played.notice.said[:-1]) == {("failed: RemoteStoreUnavailable: away", 1)}
+    assert played.notice.said[-1] == ("went on", 1)
+
+
+def test_what_cannot_be_read_does_not_outlast_its_queue(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connected_consumers, "RETRY_REMOTE_S", 0.001)
+
+    async def run() -> None:
+        played.unreadable = {1: RemoteStoreUnavailable("away")}
+        sender = played.bytes_sender()
+        sender.send([grant(1)], 1)
+        await asyncio.sleep(0)  # it is being read now
+        sender.drop_below(2)
+        sender.send([grant(2)], 2)
+        await sent(sender)
+
+    asyncio.run(run())
+    assert played.packets == [(2, [2], 1)]
+
+
+def test_damage_in_the_object_store_is_named_to_the_consumer(played: Played) -> None:
+    async def run() -> None:
+        played.unreadable = {1: JournalDamaged("1-0 is gone")}
+        sender = played.bytes_sender()
+        sender.send([grant(1)], 5)
+        await sent(sender)
+
+    asyncio.run(run())
+    assert (played.packets, played.notice.said) == ([(5, [1], 0)], [("1: 1-0 is gone", 5)])
 
 
 @pytest.mark.parametrize(("last_trimmed", "length"), [(0, 100), (1, 0)])
