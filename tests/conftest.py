@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ settings.register_profile("default", deadline=None, suppress_health_check=[Healt
 settings.load_profile("default")
 
 # They start whole brokers or clusters, on machines that may be busy for minutes. A third failure counts;
-# those before are shown as reruns, with their tracebacks. Nothing below them is tried again, and no broken
-# promise is; but for what chance decides in conformance tests, see `_is_left_to_chance`.
+# those before are shown as reruns, with their tracebacks, and named at the end. A conformance test is tried
+# again once, twice where it is left to chance. No unit test and no broken promise is tried again.
 _TRIED_AGAIN = {"actors", "docs", "faults", "nodes", "spark"}
 # All of it is left to `make test-all`; elsewhere a test says so itself.
 _LONG = {"nodes"}
@@ -107,8 +108,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     reruns = config.pluginmanager.hasplugin("rerunfailures")  # -p no:rerunfailures shows the first failure
     for item in items:
         suite = item.path.relative_to(_HERE).parts[0]
-        if reruns and (suite in _TRIED_AGAIN or _is_left_to_chance(item)):
-            item.add_marker(pytest.mark.flaky(reruns=2, rerun_except=["PromiseBroken"]))
+        tries = 2 if suite in _TRIED_AGAIN or _is_left_to_chance(item) else 1 if suite == "conformance" else 0
+        if reruns and tries:
+            item.add_marker(pytest.mark.flaky(reruns=tries, rerun_except=["PromiseBroken"]))
         if suite in _LONG:
             item.add_marker(pytest.mark.long)
         item.add_marker(pytest.mark.xdist_group(_group(item)))
@@ -118,12 +120,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_left_to_chance(item: pytest.Item) -> bool:
-    """Whether its actors leave all the time, or its carrier is lost at any moment.
+    """Whether its actors leave all the time, its carrier is lost at any moment, or it races against a delay.
 
     No test can foresee all of that on a busy machine. `-p no:rerunfailures` shows what it does not.
     """
     callspec: Any = getattr(item, "callspec", None)
-    return callspec is not None and callspec.params.get("transport") in ("sleepy", "lossy")
+    has_chance = callspec is not None and callspec.params.get("transport") in ("sleepy", "lossy")
+    return has_chance or "patience" in getattr(item, "fixturenames", ())
+
+
+# Behind everything else: whoever sees only the end of a long output learns which tests it was.
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: Any) -> Iterator[None]:
+    yield
+    for outcome in ("rerun", "error", "failed"):
+        names = dict.fromkeys(report.nodeid for report in terminalreporter.stats.get(outcome, ()))
+        for name in names:
+            terminalreporter.write_line(f"{outcome}: {name}")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

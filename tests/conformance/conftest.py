@@ -49,6 +49,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.long)
 
 
+@pytest.fixture
+def patience(request: pytest.FixtureRequest) -> int:
+    """How many times as long as usual a short delay is: 1, and more in each further try.
+
+    A test whose delay has passed before the test came to look saw a busy machine, not a broker's fault: it is
+    tried again with time enough.
+    """
+    tries: int = getattr(request.node, "execution_count", 1)
+    return int(3 ** (tries - 1))
+
+
 @pytest.fixture(params=[*TRANSPORTS, pytest.param("sleepy", marks=pytest.mark.long)])
 def transport(request: pytest.FixtureRequest) -> str:
     name: str = request.param

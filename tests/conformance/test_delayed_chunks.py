@@ -50,12 +50,12 @@ def shown(broker: Broker, topic: str, name: str) -> int:
 
 @pytest.mark.parametrize("kind", DELAYING, ids=str)
 def test_it_comes_whole_when_it_is_due_and_holds_nothing_up(
-    broker: Broker, client: Client, assert_quiet: Quiet, kind: ConsumerType
+    broker: Broker, client: Client, assert_quiet: Quiet, kind: ConsumerType, patience: int
 ) -> None:
     topic = broker.topic()
     consumer = client.subscribe(topic, "s", kind)
     producer = chunking(client, topic)
-    due_ms = now_ms() + SHORT_MS
+    due_ms = now_ms() + SHORT_MS * patience
     producer.send_async(large(1), None, partition_key="k", deliver_at=due_ms)
     producer.send_async(large(2), None, partition_key="k")
     producer.send(b"now", partition_key="k")
@@ -86,12 +86,12 @@ def test_one_that_is_past_comes_at_once(broker: Broker, client: Client) -> None:
 
 @pytest.mark.parametrize("kind", DELAYING, ids=str)
 def test_it_waits_for_its_time_over_a_death_of_the_dispatcher(
-    broker: Broker, client: Client, kind: ConsumerType
+    broker: Broker, client: Client, kind: ConsumerType, patience: int
 ) -> None:
     topic = broker.topic()
     consumer = client.subscribe(topic, "s", kind)
     producer = chunking(client, topic)
-    due_ms = now_ms() + 2 * SHORT_MS
+    due_ms = now_ms() + 2 * SHORT_MS * patience
     for number in range(3):
         producer.send(large(number), partition_key=str(number), deliver_at=due_ms)
     producer.send(b"now")
@@ -103,7 +103,7 @@ def test_it_waits_for_its_time_over_a_death_of_the_dispatcher(
 
 
 def test_one_that_the_tracker_hands_over_before_it_was_read_again_is_whole(
-    broker: Broker, client: Client
+    broker: Broker, client: Client, patience: int
 ) -> None:
     """After a seek the tracker knows what the dispatcher has not read yet, for want of room."""
     topic = broker.topic()
@@ -111,7 +111,7 @@ def test_one_that_the_tracker_hands_over_before_it_was_read_again_is_whole(
     producer = chunking(client, topic)
     for number in range(30):
         producer.send(b"%d" % number)
-    due_ms = now_ms() + 2 * SHORT_MS
+    due_ms = now_ms() + 2 * SHORT_MS * patience
     producer.send(large(1), deliver_at=due_ms)
     for _ in range(30):
         consumer.acknowledge(consumer.receive(WAIT_MS))

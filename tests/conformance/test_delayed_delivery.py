@@ -58,12 +58,12 @@ def delayed(broker: Broker, topic: str, name: str = "s") -> int:
 @pytest.mark.parametrize("kind", DELAYING, ids=str)
 @pytest.mark.parametrize("batching", [False, True])
 def test_a_delayed_message_comes_when_it_is_due_and_holds_nothing_up(
-    broker: Broker, client: Client, kind: ConsumerType, batching: bool
+    broker: Broker, client: Client, kind: ConsumerType, batching: bool, patience: int
 ) -> None:
     topic = broker.topic()
     consumer = client.subscribe(topic, "s", kind)
     producer = client.create_producer(topic, batching_enabled=batching)
-    due_ms = now_ms() + 700
+    due_ms = now_ms() + 700 * patience
     producer.send_async(b"later", None, partition_key="k", deliver_at=due_ms)
     producer.send(b"now", partition_key="k")
     assert values(consumer, 2) == [b"now", b"later"]
@@ -84,12 +84,12 @@ def test_other_subscriptions_get_delayed_messages_at_once_and_in_order(
 
 @pytest.mark.parametrize("kind", DELAYING, ids=str)
 def test_due_messages_come_in_the_order_of_their_times(
-    broker: Broker, client: Client, kind: ConsumerType
+    broker: Broker, client: Client, kind: ConsumerType, patience: int
 ) -> None:
     topic = broker.topic()
     consumer = client.subscribe(topic, "s", kind)
     producer = client.create_producer(topic)
-    first = now_ms() + 500
+    first = now_ms() + 500 * patience
     for place in (2, 0, 1):
         producer.send(b"%d" % place, deliver_at=first + 300 * place)
     assert values(consumer, 3) == [b"0", b"1", b"2"]
@@ -139,11 +139,13 @@ def test_times_in_the_past_mean_at_once(
     assert values(consumer, 1) == [b"now"]
 
 
-def test_many_at_once_can_be_delayed(broker: Broker, client: Client, assert_quiet: Quiet) -> None:
+def test_many_at_once_can_be_delayed(
+    broker: Broker, client: Client, assert_quiet: Quiet, patience: int
+) -> None:
     topic = broker.topic()
     consumer = client.subscribe(topic, "s", ConsumerType.Shared)
     producer = client.create_producer(topic)
-    due_ms = now_ms() + 800
+    due_ms = now_ms() + 800 * patience
     producer.send_many(numbers(0, 500), deliver_at=due_ms)
     producer.send_arrow(pa.table({"value": numbers(500, 1000)}), deliver_at=due_ms)
     producer.send_many(numbers(1000, 1010), deliver_at=now_ms() + 3_600_000)
@@ -158,12 +160,12 @@ def test_many_at_once_can_be_delayed(broker: Broker, client: Client, assert_quie
 @pytest.mark.parametrize("batching", [False, True])
 @pytest.mark.parametrize("way", ["list", "column"])
 def test_each_of_many_can_have_a_time_of_its_own(
-    broker: Broker, client: Client, assert_quiet: Quiet, batching: bool, way: str
+    broker: Broker, client: Client, assert_quiet: Quiet, batching: bool, way: str, patience: int
 ) -> None:
     topic = broker.topic()
     consumer = client.subscribe(topic, "s", ConsumerType.Shared)
     producer = client.create_producer(topic, batching_enabled=batching)
-    first, much_later = now_ms() + 700, now_ms() + 3_600_000
+    first, much_later = now_ms() + 700 * patience, now_ms() + 3_600_000
     times = [None, first + 400, 0, first, -5, much_later, 1]
     sent = [b"now 0", b"second", b"now 1", b"first", b"now 2", b"much later", b"now 3"]
     if way == "list":
@@ -219,13 +221,13 @@ def test_absurd_times_of_many_are_refused_before_anything_is_sent(
 
 
 def test_they_wait_for_each_subscription_and_survive_its_dispatcher_and_its_tracker(
-    broker: Broker, client: Client
+    broker: Broker, client: Client, patience: int
 ) -> None:
     topic = broker.topic()
     consumers = {name: client.subscribe(topic, name, ConsumerType.Shared) for name in "ab"}
     producer = client.create_producer(topic)
     for value in numbers(0, 20):
-        producer.send_async(value, None, deliver_after=timedelta(seconds=2))
+        producer.send_async(value, None, deliver_after=timedelta(seconds=2) * patience)
     producer.send_async(b"much later", None, deliver_after=LONG)
     producer.flush()
     wait_until(lambda: [delayed(broker, topic, name) for name in "ab"] == [21, 21], what="all wait")
@@ -255,7 +257,7 @@ def test_a_killed_tracker_reads_all_ledgers_again_that_it_had_not_written(
 
 
 def test_a_tracker_that_stands_still_holds_nothing_else_up_and_loses_nothing(
-    broker: Broker, client: Client
+    broker: Broker, client: Client, patience: int
 ) -> None:
     topic = broker.topic()
     consumer = client.subscribe(topic, "s", ConsumerType.Shared)
@@ -263,18 +265,20 @@ def test_a_tracker_that_stands_still_holds_nothing_else_up_and_loses_nothing(
     producer.send(b"first", deliver_after=LONG)
     wait_until(lambda: delayed(broker, topic) == 1, what="it waits")
     tracker(broker, topic, "s").freeze()
-    producer.send(b"later", deliver_after=SHORT)
+    producer.send(b"later", deliver_after=SHORT * patience)
     producer.send(b"now")
     assert values(consumer, 2) == [b"now", b"later"]
 
 
 def test_acknowledging_before_they_are_due_skips_them(
-    broker: Broker, client: Client, assert_quiet: Quiet
+    broker: Broker, client: Client, assert_quiet: Quiet, patience: int
 ) -> None:
     topic = broker.topic()
     consumer = client.subscribe(topic, "s", ConsumerType.Shared, ack_receipt_enabled=True)
     producer = client.create_producer(topic)
-    first, second = (producer.send(value, deliver_after=timedelta(seconds=1)) for value in (b"1", b"2"))
+    first, second = (
+        producer.send(value, deliver_after=timedelta(seconds=1) * patience) for value in (b"1", b"2")
+    )
     wait_until(lambda: delayed(broker, topic) == 2, what="both wait")
     consumer.acknowledge(first)
     assert values(consumer, 1, acknowledge=True) == [b"2"]
@@ -284,13 +288,13 @@ def test_acknowledging_before_they_are_due_skips_them(
 
 
 def test_a_seek_brings_delayed_messages_again_but_not_before_they_are_due(
-    broker: Broker, client: Client, assert_quiet: Quiet
+    broker: Broker, client: Client, assert_quiet: Quiet, patience: int
 ) -> None:
     topic = broker.topic()
     consumer = client.subscribe(topic, "s", ConsumerType.Shared)
     producer = client.create_producer(topic)
     producer.send(b"0")
-    due_ms = now_ms() + 1200
+    due_ms = now_ms() + 1200 * patience
     producer.send(b"soon", deliver_at=due_ms)
     producer.send(b"much later", deliver_after=LONG)
     assert values(consumer, 2, acknowledge=True) == [b"0", b"soon"]
@@ -489,10 +493,12 @@ def test_what_is_due_and_finds_no_room_is_delayed_no_more(broker: Broker, client
     assert sorted(values(consumer, 30)) == numbers(0, 30)
 
 
-def test_skipping_everything_skips_what_waits(broker: Broker, client: Client, assert_quiet: Quiet) -> None:
+def test_skipping_everything_skips_what_waits(
+    broker: Broker, client: Client, assert_quiet: Quiet, patience: int
+) -> None:
     topic = broker.topic()
     consumer = client.subscribe(topic, "s", ConsumerType.Shared)
-    client.create_producer(topic).send(b"x", deliver_after=timedelta(seconds=1))
+    client.create_producer(topic).send(b"x", deliver_after=timedelta(seconds=1) * patience)
     wait_until(lambda: delayed(broker, topic) == 1, what="it waits")
     broker.admin().topics.skip_all(topic, "s")
     wait_until(lambda: delayed(broker, topic) == 0, what="it does not wait any more")

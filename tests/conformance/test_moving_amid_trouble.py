@@ -191,11 +191,13 @@ def test_a_message_that_was_sent_before_is_known_behind_the_move(two_nodes: Brok
     assert read_all(broker, topic, 7) == numbers(0, 7)
 
 
-def test_messages_that_wait_for_their_time_come_at_it_behind_the_move(two_nodes: Broker) -> None:
+def test_messages_that_wait_for_their_time_come_at_it_behind_the_move(
+    two_nodes: Broker, patience: int
+) -> None:
     broker, topic = two_nodes, two_nodes.topic()
     consumer = broker.client().subscribe(topic, "audit", ConsumerType.Shared, initial_position=EARLIEST)
     producer = broker.client().create_producer(topic)
-    producer.send(b"late", deliver_after=timedelta(seconds=1.5))
+    producer.send(b"late", deliver_after=timedelta(seconds=1.5) * patience)
     producer.send(b"at once")
     message = consumer.receive(WAIT_MS)
     assert message.data() == b"at once"
