@@ -17,6 +17,7 @@ from typing import Any
 from pulsar_ray.closed_places import bound_socket
 from pulsar_ray.errors import ProtocolError, PulsarException
 from pulsar_ray.journal.life_runner import LifeRunner
+from pulsar_ray.journal.offloaded.resting_offers import RestingOffers
 from pulsar_ray.journal.offloaded.room_plan import Offer, RoomPlan
 from pulsar_ray.journal.store_files import StoreFiles
 from pulsar_ray.journal.telling import SOCKET, Packets, encode
@@ -61,6 +62,7 @@ class JournalDoor:
         """These have still to hear how far they are shipped."""
         self._listening: socket.socket | None = None
         self._room = RoomPlan()
+        self._resting = RestingOffers(data_dir / "p", runner, self._room, lambda: self._logs)
 
     def open(self) -> None:
         """Listen from now on, in place of any former process. Raises UntrustedPath, OSError."""
@@ -68,6 +70,7 @@ class JournalDoor:
         listening.listen(BACKLOG)
         self._listening = listening
         self._loop.add_reader(listening, self._accept)
+        self._runner.begin(self._resting.keep_room())
 
     def close(self) -> None:
         """End all connections; the tellers come again to the next life."""

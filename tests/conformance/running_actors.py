@@ -32,8 +32,6 @@ NEED_RUNNING_ACTORS: dict[str, tuple[str, ...]] = {
         "test_compactions_are_counted_with_their_bytes",
     ),
     "test_non_persistent": ("test_nothing_is_kept_for_later",),
-    # Partitions that sleep offer nothing to a disk that is full.
-    "test_offload": ("test_a_full_disk_is_freed_of_the_oldest_segments_of_all_topics_and_of_no_more",),
     # Sessions are ended in a dispatcher that runs on, or it is killed.
     "test_batches_in_part": (
         "test_a_batch_comes_again_whose_consumers_session_expired_amid_it",

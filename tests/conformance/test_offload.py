@@ -15,10 +15,12 @@ import pytest
 
 from pulsar_ray.broker.partition import topic_offload
 from pulsar_ray.broker.subscription.consumers import standing_notice
+from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.client.options.policies import ConsumerBatchReceivePolicy
 from pulsar_ray.errors import JournalDamaged, NotAllowedError, RemoteStoreUnavailable
 from pulsar_ray.journal import store_life
+from pulsar_ray.journal.offloaded import resting_offers
 from pulsar_ray.journal.storage.file_store import FileStore
 from pulsar_ray.ledger import offloaded
 from pulsar_ray.model.enums import ConsumerType
@@ -64,8 +66,10 @@ def bucket_away() -> Iterator[None]:
         yield
 
 
-def published(broker: Broker, topic: str) -> list[MessageId]:
-    producer = broker.client().create_producer(topic, batching_enabled=False, block_if_queue_full=True)
+def published(broker: Broker, topic: str, client: Client | None = None) -> list[MessageId]:
+    producer = (client or broker.client()).create_producer(
+        topic, batching_enabled=False, block_if_queue_full=True
+    )
     ids: list[MessageId] = []
     for number in range(COUNT):
         producer.send_async(payload(number), lambda _, sent: ids.append(sent))
@@ -157,35 +161,89 @@ def test_a_threshold_offloads_by_itself_and_retention_deletes_there(
     wait_until(lambda: not [p for p in (tmp_path / "bucket" / "segments").rglob("*.seg/*") if p.is_file()])
 
 
-def test_a_full_disk_is_freed_of_the_oldest_segments_of_all_topics_and_of_no_more(
-    make_shipped: Callable[..., Broker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broker = make_shipped(offload_disk_percent=50)
-    topics, bound = broker.admin().topics, 0
+class HalfOfADisk:
+    """A disk of twice the bytes that segments may have; none are too many at first."""
 
-    def used() -> int:
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.bound = 1 << 40
+
+    def used(self) -> int:
         found = 0
-        for path in broker._directory.glob("p/*/*.seg"):
+        for path in self._directory.glob("p/*/*.seg"):
             with suppress(FileNotFoundError):
                 found += path.stat().st_size
         return found
 
-    def disk_usage(_directory: Path) -> Any:
-        return SimpleNamespace(total=2 * bound, free=2 * bound - used())
+    def disk_usage(self, _directory: Path) -> Any:
+        return SimpleNamespace(total=2 * self.bound, free=2 * self.bound - self.used())
 
-    bound = 1 << 40
-    monkeypatch.setattr(topic_offload, "shutil", SimpleNamespace(disk_usage=disk_usage))
-    monkeypatch.setattr(topic_offload, "LOOK_S", 0.2)
+
+@pytest.fixture
+def full_at_half(
+    make_shipped: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch
+) -> tuple[Broker, HalfOfADisk]:
+    """A broker that leaves segments to the object store beyond half of its disk, and that disk."""
+    for module in (topic_offload, resting_offers):
+        monkeypatch.setattr(module, "LOOK_S", 0.2)
+    monkeypatch.setattr(resting_offers, "READ_ANYWAY_S", 1.0)
+    broker = make_shipped(offload_disk_percent=50)
+    disk = HalfOfADisk(broker._directory)
+    for module in (topic_offload, resting_offers):
+        monkeypatch.setattr(module, "shutil", disk)
+    return broker, disk
+
+
+def test_a_full_disk_is_freed_of_the_oldest_segments_of_all_topics_and_of_no_more(
+    full_at_half: tuple[Broker, HalfOfADisk],
+) -> None:
+    broker, disk = full_at_half
+    topics = broker.admin().topics
     for topic in ("older", "younger"):
         broker.client().subscribe(topic, "s", initial_position=EARLIEST).close()
         published(broker, topic)
     freed = 300_000
-    bound = used() - freed
-    wait_until(lambda: topics.offload_status("older") and topics.offload_status("younger") and used() < bound)
+    disk.bound = disk.used() - freed
+    wait_until(
+        lambda: (
+            topics.offload_status("older") and topics.offload_status("younger") and disk.used() < disk.bound
+        )
+    )
     for topic in ("older", "younger"):
         consumer = broker.client().subscribe(topic, "s")
         assert [consumer.receive(WAIT_MS).data() for _ in range(COUNT)] == [payload(n) for n in range(COUNT)]
     assert topics.offload_status("older")["offloaded_bytes"] < freed + 128 * 1024
+    assert topics.offload_status("younger")["offloaded_bytes"] == 0
+
+
+def asleep(broker: Broker, topic: str) -> bool:
+    return broker.cluster.put_to_sleep(topic) or topic not in broker.cluster.addresses
+
+
+def test_partitions_that_sleep_leave_a_full_disk_and_are_not_woken(
+    full_at_half: tuple[Broker, HalfOfADisk],
+) -> None:
+    broker, disk = full_at_half
+    names = ("older", "younger")
+    for topic in names:
+        client = broker.client()
+        client.subscribe(topic, "s", initial_position=EARLIEST).close()
+        published(broker, topic, client)
+        client.close()
+    sleeping = [f"persistent://public/default/{topic}" for topic in names]
+    for topic in sleeping:
+        wait_until(lambda topic=topic: asleep(broker, topic), what="its sleep")  # type: ignore[misc]
+    freed = 300_000
+    disk.bound = disk.used() - freed
+    wait_until(lambda: disk.used() < disk.bound)
+    assert not set(broker.cluster.addresses).intersection(sleeping)
+    # Going on a little is a race with the look that follows; not half of it.
+    assert disk.used() > disk.bound - freed // 2
+    topics = broker.admin().topics
+    assert topics.offload_status("older")["offloaded_bytes"] > 0
+    for topic in names:
+        consumer = broker.client().subscribe(topic, "s")
+        assert [consumer.receive(WAIT_MS).data() for _ in range(COUNT)] == [payload(n) for n in range(COUNT)]
     assert topics.offload_status("younger")["offloaded_bytes"] == 0
 
 

@@ -582,6 +582,8 @@ class PartitionServer:
         with contextlib.suppress(OSError):
             await self._figures.write_note()
             self._expired.write()
+        with contextlib.suppress(OSError):
+            self._offload.write_note()
         await self._disk.run(lambda: write_wake_time(Path(self.ledger.directory), wake_at_ms))
         return wake_at_ms
 

@@ -15,8 +15,9 @@ from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.broker.serving.shipping_link import ShippingLink
 from pulsar_ray.clock import Clock
 from pulsar_ray.errors import NotAllowedError, PulsarException, RemoteStoreUnavailable
+from pulsar_ray.journal.offloaded.resting_offers import write_resting_note
 from pulsar_ray.journal.offloaded.room_plan import Offer
-from pulsar_ray.ledger.offloaded import offloaded_names
+from pulsar_ray.ledger.offloaded import is_offloaded, offloaded_names
 from pulsar_ray.ledger.segment_file import SegmentInfo
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.model.message_id import Position
@@ -30,6 +31,8 @@ AT_ONCE = 8
 """Segments of one request to the store: one index is written for them."""
 MOST_OFFERS = 256
 """Segments that a partition offers at once while the disk is too full."""
+TRY_AGAIN_MS = 300_000
+"""A partition that sleeps tries again so much later what did not go."""
 
 
 class Thresholds:
@@ -217,8 +220,26 @@ class TopicOffload:
 
     def next_due_ms(self) -> int | None:
         """Return when a partition that sleeps has something to leave; None: never."""
-        is_off = self._shipping is None or is_system_topic(TopicName.parse(self._ledger.identity.topic))
-        return None if is_off else Thresholds(self._policies).next_due_ms(self._closed())
+        if self._is_off:
+            return None
+        thresholds, closed, now_ms = Thresholds(self._policies), self._closed(), self._clock.now_ms()
+        if thresholds.chosen(closed, self._here_bytes(), now_ms):
+            return now_ms + TRY_AGAIN_MS
+        return thresholds.next_due_ms(closed)
+
+    def write_note(self) -> None:
+        """Note what may leave a full disk while the partition sleeps. Raises OSError."""
+        percent = 0 if self._is_off else Thresholds(self._policies).disk_percent
+        names = [segment.path.name for segment, _ in self._closed()[:MOST_OFFERS]] if percent else []
+        write_resting_note(self._directory, percent, names)
+
+    @property
+    def _is_off(self) -> bool:
+        is_shipped = self._shipping is not None and not (self._shipping.is_off or self.is_wanted_off)
+        return not is_shipped or is_system_topic(TopicName.parse(self._ledger.identity.topic))
+
+    def _here_bytes(self) -> int:
+        return sum(s.end_offset for s in self._ledger.segments() if s.path.name not in self._away)
 
     async def _look(self) -> None:
         shipping, topic = self._shipping, TopicName.parse(self._ledger.identity.topic)
@@ -228,8 +249,7 @@ class TopicOffload:
         if self.is_wanted_off:
             await self._look_back()
         elif thresholds.are_set:
-            here_bytes = sum(s.end_offset for s in self._ledger.segments() if s.path.name not in self._away)
-            wanted = thresholds.chosen(self._closed(), here_bytes, self._clock.now_ms())
+            wanted = thresholds.chosen(self._closed(), self._here_bytes(), self._clock.now_ms())
             if not wanted:
                 wanted = await self._too_much(shipping, thresholds)
             if wanted and not self.is_running:
@@ -243,6 +263,7 @@ class TopicOffload:
             return []
         closed = [segment for segment, _ in self._closed()[:MOST_OFFERS]]
         offers = await self._loop.run_in_executor(None, _offers, closed)
+        self._away |= {segment.path.name for segment in closed} - {offer.name for offer in offers}
         try:
             going = set(await shipping.room((used, usage.total), thresholds.disk_percent, offers))
         except RemoteStoreUnavailable as error:
@@ -309,6 +330,8 @@ class TopicOffload:
         assert self._shipping is not None
         done = set(await self._shipping.move(what, names))
         if what == "offload":
+            # The store may have left some as the partition woke up.
+            done |= {name for name in names if is_offloaded(self._directory / name)}
             self._away |= done
         else:
             self._away -= done
