@@ -177,7 +177,7 @@ class ControlPlane:
             for (store_id, store), answer in zip(stores.items(), answers, strict=False)
         ]
         for store_id, partitions in self.catalog.partitions_per_store().items():
-            if store_id and store_id not in stores:
+            if store_id and store_id not in self.stores.present:
                 host, path = self.catalog.stores().get(store_id, ("an unknown host", ""))
                 away = f"away, last seen on {host}, with {partitions} partitions"
                 of_stores.append(

@@ -91,10 +91,10 @@ class Controller:
             "data_dir": str(self._data_dir),
             "cluster_id": membership.catalog.identity.cluster_id,
             "catalog_host": membership.catalog_host,
-            "stores": sorted(self._stores.known),
+            "stores": sorted(self._stores.present),
             "expected_stores": membership.catalog.expected_stores,
             "refused_stores": list(self._stores.refused.values()),
-            "away_stores": membership.away(self._stores.known),
+            "away_stores": membership.away(self._stores.present),
             "unknown_partitions": [each for found in self._stores.unknown.values() for each in found],
             "settings": self._settings.described(),
         }

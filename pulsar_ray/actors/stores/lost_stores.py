@@ -58,7 +58,7 @@ class LostStores:
         known = self._catalog.stores()
         if store_id not in known and store_id not in self._catalog.partitions_per_store():
             raise NotAllowedError(f"there is no store {store_id}: `pulsar-ray nodes` lists all of them")
-        if store_id in self._stores.known or store_id == membership.catalog_store_id:
+        if store_id in self._stores.present or store_id == membership.catalog_store_id:
             raise NotAllowedError(
                 f"store {store_id} is there, so nothing of it is lost: delete topics, or take its node away"
             )

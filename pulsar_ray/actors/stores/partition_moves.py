@@ -13,6 +13,7 @@ from typing import Any
 from pulsar_ray.actors.actor_system import ActorHandle
 from pulsar_ray.actors.broker_actors import BrokerActors
 from pulsar_ray.actors.passivation import Passivation
+from pulsar_ray.actors.stores.resting_stores import RestingStores
 from pulsar_ray.actors.stores.stores import Stores
 from pulsar_ray.actors.topic_actors import TopicActors
 from pulsar_ray.broker.catalog.catalog import PartitionRow
@@ -82,6 +83,7 @@ class PartitionMoves:
         self._looked_through: set[ActorHandle] = set()
         self._retries = Retries()
         self._looking = asyncio.Lock()
+        self._resting = RestingStores(stores, actors)
 
     # --- beginning --------------------------------------------------------------------------------
 
@@ -114,7 +116,7 @@ class PartitionMoves:
             return under_way.move_id
         if row.store_id == target:
             return ""
-        if target not in self._stores.known:
+        if target not in self._stores.present:
             raise NotAllowedError(f"there is no store {target} now: `pulsar-ray nodes` lists all of them")
         if target not in self._stores.for_new_partitions():
             raise NotAllowedError(f"store {target} is to become empty, so nothing moves there")
@@ -154,7 +156,7 @@ class PartitionMoves:
 
         Raises NotAllowedError for one that is not there, ServiceUnitNotReady if it is the last one.
         """
-        if store_id not in self._stores.known:
+        if store_id not in self._stores.present:
             raise NotAllowedError(f"there is no store {store_id} now: `pulsar-ray nodes` lists all of them")
         if not set(self._stores.for_new_partitions()) - {store_id}:
             raise ServiceUnitNotReady(
@@ -172,6 +174,8 @@ class PartitionMoves:
         for move in list(self._moves.values()):
             if move.source == store_id and move.is_by_itself:
                 move.give_up("its node is not drained any more")
+        if store_id not in self._stores.known:
+            await self._stores.find()  # it rests
 
     async def balance(self) -> list[str]:
         """Have partitions move until all stores have about as many; returns the moves' ids."""
@@ -210,6 +214,18 @@ class PartitionMoves:
                     move.give_up(f"store {move.target} is to become empty")
             for store_id in sorted(drained):
                 await self._empty(store_id)
+            if drained:
+                await self._resting.look(self._cleared(), asyncio.get_running_loop().time())
+
+    def _cleared(self) -> list[str]:
+        """Return the stores that have nothing, not even the rest of a move."""
+        moving = {each for move in self._moves.values() for each in (move.source, move.target)}
+        return [
+            store_id
+            for store_id, store in self._stores.known.items()
+            if store["handle"] in self._looked_through
+            and not (self._clearing or store_id in moving or self.rows_in(store_id))
+        ]
 
     async def _empty(self, store_id: str) -> None:
         rows = {row.number: row for row in self.movable(self.rows_in(store_id))}

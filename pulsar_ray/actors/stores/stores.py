@@ -49,6 +49,8 @@ class Stores:
         self._handles: dict[str, ActorHandle] = {}
         self._draining: set[str] = set()
         self.known: dict[str, dict[str, Any]] = {}
+        self.resting: dict[str, dict[str, Any]] = {}
+        """Empty stores without an actor, by node: Ray may take their nodes (ADR 0146)."""
         self.refused: dict[str, dict[str, Any]] = {}
         self.unknown: dict[str, list[dict[str, Any]]] = {}
         self.silent: set[str] = set()
@@ -110,7 +112,38 @@ class Stores:
         """Return the ids of stores that Ray or somebody wants to become empty."""
         wanted = set() if self.membership is None else self.membership.catalog.drained_stores()
         by_ray = {store_id for store_id, store in self.known.items() if self.is_draining(store)}
-        return (wanted & self.known.keys()) | by_ray
+        return (wanted & self.present.keys()) | by_ray
+
+    @property
+    def present(self) -> dict[str, dict[str, Any]]:
+        """The stores that are there by their ids, also those that rest."""
+        return {**self.known, **{store["store_id"]: store for store in self.resting.values()}}
+
+    async def let_rest(self, store_id: str) -> None:
+        """End the actor of a store that is empty and stays so.
+
+        Its node is idle to Ray then. It is taken in again once nobody wants it empty any more.
+        """
+        store = self.known.pop(store_id)
+        self.silent.discard(store_id)
+        self._handles.pop(store["node_id"], None)
+        self.resting[store["node_id"]] = {
+            name: store[name] for name in ("store_id", "host", "path", "node_id")
+        }
+        await asyncio.to_thread(store["handle"].kill)
+        event(logger, "store %s on %s is empty and rests: its node may go", store_id, store["host"])
+
+    def _wake_resting(self, hosts: Mapping[str, str]) -> None:
+        """Have stores found again that are not drained any more.
+
+        Those are forgotten whose nodes have left.
+        """
+        wanted = set() if self.membership is None else self.membership.catalog.drained_stores()
+        for node_id, store in list(self.resting.items()):
+            if node_id not in hosts:
+                self._say_gone(store, "its node has left the cluster")
+            if node_id not in hosts or store["store_id"] not in wanted:
+                del self.resting[node_id]
 
     def for_new_partitions(self) -> list[str]:
         """Return the ids of stores that take new partitions, none on nodes that are drained.
@@ -141,12 +174,13 @@ class Stores:
             if store["node_id"] not in hosts:
                 del self.known[store_id]
                 self._say_gone(store, "its node has left the cluster")
+        self._wake_resting(hosts)
         self.look_for_draining()
         # A store's actor would not be started on a node that Ray drains.
-        missing = set(hosts) - {store["node_id"] for store in self.known.values()} - self._draining
+        missing = set(hosts) - {store["node_id"] for store in self.present.values()} - self._draining
         self._storeless.keep(missing)
         membership = self.membership
-        if membership is None or len(self.known) >= membership.catalog.expected_stores:
+        if membership is None or len(self.present) >= membership.catalog.expected_stores:
             missing -= self._storeless.left_alone(asyncio.get_running_loop().time())
         for node_id in missing - set(self._finding):
             task = asyncio.get_running_loop().create_task(self._find_on(node_id, hosts[node_id]))
@@ -156,7 +190,7 @@ class Stores:
             await asyncio.wait(list(self._finding.values()), timeout=FIND_WAIT_S)
         if self.membership is not None:
             # Behind the search: at its start a controller knows no store yet, and would note all as absent.
-            self.membership.observe(self.known, SystemClock().now_ms())
+            self.membership.observe(self.present, SystemClock().now_ms())
 
     def _found(self, node_id: str, _: asyncio.Task[None]) -> None:
         self._finding.pop(node_id, None)
@@ -332,7 +366,7 @@ class Stores:
     def absent(self) -> list[str]:
         """Return the ids of stores with partitions that do not answer."""
         assert self.membership is not None
-        away = self.membership.away(self.known.keys() - self.silent)
+        away = self.membership.away(self.present.keys() - self.silent)
         return [store["store_id"] for store in away if store["store_id"]]
 
     async def nodes(self) -> list[dict[str, Any]]:
@@ -342,10 +376,11 @@ class Stores:
         known = dict(self.known)
         disks = dict(zip(known, await asyncio.gather(*map(_disk, known.values())), strict=True))
         self._storeless.look_again()  # somebody may have made a store just now, and wants to see it
-        membership.observe(known, SystemClock().now_ms())
+        present = {**self.present, **known}
+        membership.observe(present, SystemClock().now_ms())
         return [
             {**node, **disks.get(node["storeId"], {})}
-            for node in membership.nodes(known, list(self.refused.values()), self._draining)
+            for node in membership.nodes(present, list(self.refused.values()), self._draining)
         ]
 
     async def rooms(self, handles: Mapping[str, ActorHandle]) -> dict[str, Room]:

@@ -47,7 +47,9 @@ async def gather_facts(
     silent = [name for name, answer in zip(handles, of_actors, strict=True) if answer is None][:LOOKED_UP]
     starting = await asyncio.to_thread(lambda: {name for name in silent if not handles[name].is_running()})
     hosts = {store_id: str(store["host"]) for store_id, store in known.items()}
-    away = [{**store, "takeover": takeover_of(store["store_id"])} for store in membership.away(known)]
+    away = [
+        {**store, "takeover": takeover_of(store["store_id"])} for store in membership.away(stores.present)
+    ]
     return HealthFacts(
         stores=of_stores,
         actors=[
@@ -62,7 +64,7 @@ async def gather_facts(
         refused=list(stores.refused.values()),
         unknown=[each for found in stores.unknown.values() for each in found],
         unread_logs=unread_logs,
-        expected_stores=membership.catalog.expected_stores,
+        expected_stores=membership.catalog.expected_stores - len(stores.resting),
     )
 
 

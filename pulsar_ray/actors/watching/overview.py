@@ -112,13 +112,13 @@ class Overview:
     def partitions_away(self) -> int:
         """How many partitions lie in stores that no running node holds."""
         per_store = self._catalog.partitions_per_store()
-        return sum(count for store, count in per_store.items() if store not in self._stores.known)
+        return sum(count for store, count in per_store.items() if store not in self._stores.present)
 
     def _away_stores(self) -> list[dict[str, Any]]:
         places = self._catalog.stores()
         away = []
         for store_id, partitions in self._catalog.partitions_per_store().items():
-            if store_id and store_id not in self._stores.known:
+            if store_id and store_id not in self._stores.present:
                 host, path = places.get(store_id, ("an unknown host", ""))
                 error = f"away, with {partitions} partitions"
                 away.append({"storeId": store_id, "host": host, "path": path, "error": error})

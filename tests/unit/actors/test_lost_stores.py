@@ -60,7 +60,7 @@ class World:
         self.here = Store(dict.fromkeys(self.numbers, "lost"), "here")
         self.membership = self
         self.catalog_store_id = "here"
-        self.known = {"here": {"handle": self.here, "host": "h"}}
+        self.known = self.present = {"here": {"handle": self.here, "host": "h"}}
         self.for_new_partitions = lambda: ["here"]
         self.topics = self
         self.gone: list[str] = []

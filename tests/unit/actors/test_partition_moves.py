@@ -96,6 +96,7 @@ class World:
             name: {"handle": Handle(self, Store(self, name)), "node_id": name, "host": name}
             for name in (SOURCE, TARGET)
         }
+        self.present = self.known
         for name in self.known:
             (path / name / "p").mkdir(parents=True)
         self.handles: dict[str, Process] = {}

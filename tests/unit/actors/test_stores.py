@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from pulsar_ray.actors.stores.resting_stores import REST_AFTER_S, RestingStores
 from pulsar_ray.actors.stores.stores import NUMBERS_AHEAD, Stores
 from pulsar_ray.broker.catalog.catalog import Catalog
 from pulsar_ray.broker.catalog.membership import Membership
@@ -323,6 +325,67 @@ def test_stores_on_nodes_that_ray_drains_take_no_new_partitions(nodes: Nodes, me
     nodes.drained = {"head", "worker"}
     with pytest.raises(ServiceUnitNotReady, match="is drained, by Ray"):
         stores.for_new_partitions()
+
+
+def test_a_store_that_rests_is_there_without_an_actor_until_it_is_not_drained_any_more(
+    nodes: Nodes, membership: Membership
+) -> None:
+    stores = new_stores(nodes, membership)
+    asyncio.run(stores.find())
+    catalog = membership.catalog
+    catalog.expect_stores(2)
+    catalog.drain_store("store-2")
+    worker = nodes.on("worker")
+    run(lambda: stores.let_rest("store-2"), stores.find, stores.probe)
+    assert not worker.is_running()
+    assert (list(stores.known), sorted(stores.present)) == (["store-1"], ["store-1", "store-2"])
+    assert (stores.drained(), stores.absent(), catalog.absences()) == ({"store-2"}, [], {})
+    assert [each["state"] for each in asyncio.run(stores.nodes())] == ["serving", "serving"]
+    catalog.drain_store("store-2", is_wanted=False)
+    asyncio.run(stores.find())
+    assert (sorted(stores.known), stores.resting) == (["store-1", "store-2"], {})
+
+
+def test_the_node_of_a_store_that_rests_may_go_and_come_back(nodes: Nodes, membership: Membership) -> None:
+    stores = new_stores(nodes, membership)
+    asyncio.run(stores.find())
+    membership.catalog.drain_store("store-2")
+    run(lambda: stores.let_rest("store-2"))
+    disk = nodes.disks.pop("worker")
+    asyncio.run(stores.find())
+    assert list(stores.present) == ["store-1"]
+    assert list(membership.catalog.absences()) == ["store-2"]
+    nodes.disks["worker again"] = disk
+    asyncio.run(stores.find())
+    assert (stores.known["store-2"]["node_id"], membership.catalog.absences()) == ("worker again", {})
+
+
+def test_stores_rest_that_are_drained_and_have_been_empty_for_a_while(
+    nodes: Nodes, membership: Membership
+) -> None:
+    stores = new_stores(nodes, membership)
+    asyncio.run(stores.find())
+    beside: list[str] = []
+    actors: Any = SimpleNamespace(beside=lambda _: beside)
+    resting = RestingStores(stores, actors)
+    both = ["store-1", "store-2"]
+
+    def rests(now_s: float, ready: list[str]) -> list[str]:
+        asyncio.run(resting.look(ready, now_s))
+        return [store["store_id"] for store in stores.resting.values()]
+
+    assert rests(0, both) == []
+    for store_id in both:
+        membership.catalog.drain_store(store_id)
+    assert rests(10, both) == []
+    assert rests(10 + REST_AFTER_S, []) == []
+    assert rests(20 + REST_AFTER_S, both) == []
+    beside.append("an actor")
+    assert rests(20 + 2 * REST_AFTER_S, both) == []
+    beside.clear()
+    assert rests(30 + 2 * REST_AFTER_S, both) == []
+    # That of the catalog never does.
+    assert rests(30 + 3 * REST_AFTER_S, both) == ["store-2"]
 
 
 def test_every_store_records_that_there_are_change_logs_before_the_first_one(
