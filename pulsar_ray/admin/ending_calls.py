@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from pulsar_ray.admin.topic_calls import TopicCalls
+from pulsar_ray.client.options.checks import check_optional
 from pulsar_ray.errors import NotAllowedError, PulsarException
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.topic_name import TopicName
@@ -70,11 +71,13 @@ class EndingCalls:
     def offload(self, topic: str, message_id: MessageId | None) -> None:
         """Begin to leave closed segments of all partitions to the object store; see `each_of`."""
         _persistent(topic)
+        check_optional("message_id", message_id, MessageId, "a MessageId")
         request_id = uuid.uuid4().hex
         before = [-1, -1]
         routes = self._calls.serving_routes(topic)
         if message_id is not None:
-            before = [message_id.ledger_id(), message_id.entry_id()]
+            # Nothing is before the earliest one, whose numbers would stand for everything.
+            before = [0, 0] if message_id.ledger_id() < 0 else [message_id.ledger_id(), message_id.entry_id()]
             if len(routes) > 1:
                 raise NotAllowedError(
                     f"{topic} has {len(routes)} partitions: give the id without one, or name a partition"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pulsar_ray.admin.topic_calls import Broker
+from pulsar_ray.client.options.checks import check_text
 from pulsar_ray.errors import NotAllowedError
 from pulsar_ray.model.topic_name import TopicName
 
@@ -68,6 +69,7 @@ class Moving:
         An id of a store or a node may be given by how it begins. Raises NotAllowedError if there is none, or
         more than one.
         """
+        check_text("node", node)
         nodes = [each for each in self._broker.ask("nodes") if each["storeId"]]
         found = sorted({each["storeId"] for each in nodes if node in (each["host"], each["storeId"])})
         if not found and node:

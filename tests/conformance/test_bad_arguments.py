@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -233,7 +234,7 @@ def test_admin_calls_on_what_is_not_there_name_it(broker: Broker) -> None:
 
 def test_arguments_of_wrong_types_of_admin_methods_are_named(broker: Broker, client: Client) -> None:
     topic = broker.topic()
-    topics = broker.admin().topics
+    topics, brokers = broker.admin().topics, broker.admin().brokers
     topics.create_subscription(topic, "s")
     for wrong in (5, None, 1.5, b"x", [], {}, object()):
         refused(client.get_topic_partitions, "topic", wrong)
@@ -245,6 +246,10 @@ def test_arguments_of_wrong_types_of_admin_methods_are_named(broker: Broker, cli
         for name, more in {**ON_SUBSCRIPTIONS, "create_subscription": ()}.items():
             refused(getattr(topics, name), "topic", wrong, "s", *more)
             refused(getattr(topics, name), "subscription", topic, wrong, *more)
+        for call in (brokers.drain, brokers.undrain, partial(topics.move, topic)):
+            refused(call, "node", wrong)
+        if wrong is not None:
+            refused(topics.offload, "message_id", topic, wrong)
     for wrong in (5, None, "x", [], object()):
         refused(topics.unsubscribe, "force", topic, "s", wrong)
         refused(lambda wrong=wrong: topics.stats(topic, subscriptions=wrong), "subscriptions")

@@ -269,6 +269,21 @@ def test_a_topic_leaves_the_object_store_once_all_of_it_is_back(
         assert [consumer.receive(WAIT_MS).data() for _ in range(COUNT)] == [payload(n) for n in range(COUNT)]
 
 
+def test_nothing_is_offloaded_before_the_earliest_message(make_shipped: Callable[..., Broker]) -> None:
+    broker = make_shipped()
+    ids = published(broker, "t")
+    topics = broker.admin().topics
+
+    def offloaded(before: MessageId) -> int:
+        topics.offload("t", before)
+        wait_until(lambda: topics.offload_status("t")["status"] != "RUNNING")
+        return int(topics.offload_status("t")["offloaded_segments"])
+
+    assert offloaded(MessageId.earliest) == 0
+    some = offloaded(ids[COUNT // 2])
+    assert 0 < some < offloaded(MessageId.latest)
+
+
 def test_what_is_not_shipped_is_not_offloaded(make_broker: Callable[..., Broker]) -> None:
     broker = make_broker()
     published(broker, "t")
