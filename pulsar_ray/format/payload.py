@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pulsar_ray.errors import CryptoError, InvalidMessage, MessageTooBig, UnsupportedFormatVersion
+from pulsar_ray.format.arrow_memory import int64_array
 from pulsar_ray.format.arrow_payload import (
     BLOCK_SCHEMA,
     decode_rows,
@@ -289,7 +290,7 @@ class DecodedBlock:
         if column == _VALUE:
             return pa.array([self._value], pa.binary())
         if column == _SEQUENCE_ID:
-            return pa.array(np.arange(self.header.first_sequence_id, self.header.last_sequence_id + 1))
+            return int64_array(np.arange(self.header.first_sequence_id, self.header.last_sequence_id + 1))
         of_all = getattr(self.metadata, name)
         if of_all is None:
             return None
@@ -412,7 +413,7 @@ def without_rows(decoded: DecodedBlock, kept: npt.NDArray[np.bool_]) -> list[Buf
     """
     header, metadata = decoded.header, decoded.metadata
     stored = decoded.stored_rows()
-    places = pa.array(np.arange(len(kept)), mask=~kept)
+    places = int64_array(np.arange(len(kept)), kept)
     columns = [
         column if name == "sequence_id" else column.take(places)
         for name, column in zip(stored.schema.names, stored.columns, strict=True)

@@ -16,22 +16,41 @@ _READ_ROWS = 1 << 18
 
 
 class _Sorted:
-    """Ascending numbers, which are asked for from the front on."""
+    """Ascending numbers, which are asked for from the front on once all are there."""
 
-    def __init__(self, numbers: Numbers, directory: Path) -> None:
-        self._count = len(numbers)
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
         self._file: IO[bytes] | None = None
-        self._read = self._count
-        if self._count > _IN_MEMORY_ROWS:
+        self._held: list[Numbers] = []
+        self._held_rows = 0
+        self._count = self._read = 0
+        self._window = np.empty(0, np.int64)
+        self.last = -1
+
+    def add(self, numbers: Numbers) -> None:
+        """Take numbers that are higher than all before."""
+        self._held.append(numbers)
+        self._held_rows += len(numbers)
+        self._count += len(numbers)
+        self.last = int(numbers[-1])
+        if self._held_rows > _IN_MEMORY_ROWS:
+            self._spill()
+
+    def _spill(self) -> None:
+        if self._file is None:
             # Without a name: nothing is left of it whatever happens to the process.
-            self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115 - as long as this
-            numbers.tofile(self._file)
-        self._window = numbers if self._file is None else np.empty(0, np.int64)
+            self._file = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115 - as long as this
+        for numbers in self._held:
+            self._file.write(np.ascontiguousarray(numbers).data)
+        self._held, self._held_rows = [], 0
 
     def rewind(self) -> None:
-        if self._file is not None:
-            self._file.seek(0)
-            self._read, self._window = 0, np.empty(0, np.int64)
+        if self._file is None:
+            self._window, self._read = np.concatenate([*self._held, np.empty(0, np.int64)]), self._count
+            return
+        self._spill()
+        self._file.seek(0)
+        self._read, self._window = 0, np.empty(0, np.int64)
 
     def close(self) -> None:
         if self._file is not None:
@@ -60,9 +79,16 @@ class KeptRows:
         self.count = 0
 
     def add(self, numbers: Numbers) -> None:
-        """Take the rows that one pass keeps, in order."""
-        self._sets.append(_Sorted(numbers, self._directory))
+        """Take rows in order; many may come a part at a time."""
+        if not len(numbers):
+            return
         self.count += len(numbers)
+        first = int(numbers[0])
+        fitting = next((each for each in self._sets if each.last < first), None)
+        if fitting is None:
+            fitting = _Sorted(self._directory)
+            self._sets.append(fitting)
+        fitting.add(numbers)
 
     def rewind(self) -> None:
         """Begin to ask."""

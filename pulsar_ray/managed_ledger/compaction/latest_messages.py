@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pulsar_ray.errors import InvalidMessage, UnsupportedFormatVersion
+from pulsar_ray.format.arrow_memory import bool_array, bools_of, text_array
 from pulsar_ray.format.block import CHUNK, ENCRYPTED
 from pulsar_ray.format.payload import DecodedBlock, decode_block
 from pulsar_ray.managed_ledger.compaction.kept_rows import KeptRows
@@ -25,6 +26,8 @@ from pulsar_ray.managed_ledger.compaction.stored_blocks import BlockReader, Sour
 from pulsar_ray.model.message_id import Position
 
 _ROWS_AT_ONCE = 32_768
+_BYTES_AT_ONCE = 16 * 1024 * 1024
+"""Keys are parts of their blocks, and keep them in memory until they are put together."""
 Rows = npt.NDArray[np.int64]
 
 
@@ -153,7 +156,7 @@ class LatestMessages:
         if is_first:
             self.chunks = Chunks()
         read = 0
-        null_keys: list[npt.NDArray[np.int64]] = []
+        keyless = _Numbers(self._keep)
         self._windows = []
         for blocks in self._log.read(self._windows.append):
             for block in blocks:
@@ -167,20 +170,19 @@ class LatestMessages:
                 rows = _rows_of(block)
                 if rows is None:
                     if is_first:
-                        null_keys.append(np.arange(block.number, block.number + block.header.message_count))
+                        keyless.add(np.arange(block.number, block.number + block.header.message_count))
                         self.seen += block.header.message_count
                     continue
                 if is_first:
                     gone = 0 if rows.is_there is None else np.count_nonzero(~rows.is_there)
                     self.seen += len(rows.keys) - int(gone)
-                    if self._retains_null_key and len(keyless := _keyless(block, rows)):
-                        null_keys.append(keyless)
+                    if self._retains_null_key:
+                        keyless.add(_keyless(block, rows))
                 gathered.add(block, rows)
             self._watch(min(read / self.total_bytes, 1))
         gathered.flush()
         self._keep(keys.end())
-        if null_keys:
-            self._keep(np.concatenate(null_keys))
+        keyless.flush()
 
     def _keep(self, numbers: npt.NDArray[np.int64]) -> None:
         """Keep these rows; of a message in chunks the last one stands for all."""
@@ -192,35 +194,57 @@ class LatestMessages:
             self._kept.add(np.sort(others))
 
 
+class _Numbers:
+    """Gathers rows that are kept whatever comes; there may be as many as messages."""
+
+    def __init__(self, keep: Callable[[Rows], None]) -> None:
+        self._keep = keep
+        self._parts: list[Rows] = []
+        self._rows = 0
+
+    def add(self, numbers: Rows) -> None:
+        if len(numbers):
+            self._parts.append(numbers)
+            self._rows += len(numbers)
+            if self._rows >= _ROWS_AT_ONCE:
+                self.flush()
+
+    def flush(self) -> None:
+        if self._parts:
+            self._keep(np.concatenate(self._parts))
+            self._parts, self._rows = [], 0
+
+
 class _Gathered:
     """Gathers keys of many blocks: a group of them costs little more than one."""
 
     def __init__(self, keys: LatestKeys) -> None:
         self._keys = keys
         self._columns: list[pa.Array] = []
-        self._singles: list[str] = []
         self._marks: list[npt.NDArray[np.int64]] = []
         self._rows = 0
+        self._bytes = 0
 
     def add(self, block: StoredBlock, rows: _Rows) -> None:
         marks = np.arange(block.number, block.number + len(rows.keys)) * 2 + rows.is_empty
         keys = rows.keys
         if rows.is_there is not None:
-            marks, keys = marks[rows.is_there], keys.filter(pa.array(rows.is_there))
+            marks, keys = marks[rows.is_there], keys.filter(bool_array(rows.is_there))
         self._columns.append(keys)
         self._marks.append(marks)
         self._rows += len(keys)
-        if self._rows >= _ROWS_AT_ONCE:
+        self._bytes += max(block.header.total_length, block.header.uncompressed_length)
+        if self._rows >= _ROWS_AT_ONCE or self._bytes >= _BYTES_AT_ONCE:
             self.flush()
 
     def flush(self) -> None:
         if not self._columns:
             return
         keys, marks = pa.concat_arrays(self._columns), np.concatenate(self._marks)
-        self._columns, self._marks, self._rows = [], [], 0
+        self._columns, self._marks, self._rows, self._bytes = [], [], 0, 0
         is_keyed = with_key(keys)
         if not is_keyed.all():
-            keys, marks = keys.filter(pa.array(is_keyed)), marks[is_keyed]
+            keys, marks = keys.filter(bool_array(is_keyed)), marks[is_keyed]
         if len(keys):
             self._keys.add(keys, marks)
 
@@ -234,7 +258,7 @@ def _rows_of(block: StoredBlock) -> _Rows | None:
     if count == 1 and not header.columns:
         key = header.metadata().key
         is_empty = np.array([not header.uncompressed_length])
-        return _Rows(pa.array([key], pa.utf8()), is_empty, None)
+        return _Rows(text_array(key), is_empty, None)
     try:
         decoded = decode_block(block.data)
     except (InvalidMessage, UnsupportedFormatVersion):
@@ -251,8 +275,7 @@ def _keys_of(decoded: DecodedBlock) -> pa.Array:
 
 def _empty_of(decoded: DecodedBlock) -> npt.NDArray[np.bool_]:
     if decoded.is_columnar:
-        nulls: npt.NDArray[np.bool_] = decoded.rows().is_null().to_numpy(zero_copy_only=False)
-        return nulls
+        return bools_of(decoded.rows().is_null())
     empty: npt.NDArray[np.bool_] = lengths_of(decoded.column("value")) == 0
     return empty
 

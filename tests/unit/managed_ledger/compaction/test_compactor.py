@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 import random
+import subprocess
+import sys
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -252,3 +256,41 @@ def test_a_manifest_that_is_made_anew_knows_the_form(history: History) -> None:
     compacted = rebuilt.content.manifest.compacted
     assert compacted is not None
     assert (compacted.number, compacted.horizon) == (form.number, form.horizon)
+
+
+def test_memory_is_bounded_by_bytes_however_few_rows_there_are(history: History) -> None:
+    value = bytes(1 << 20)
+    for number in range(64):
+        history.batch([Row(f"a{number % 3}", value), Row(f"b{number % 3}", None)])
+    order = history.order()
+    tracemalloc.start()
+    try:
+        Compactor(order).run()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 40 << 20
+
+
+def test_a_process_that_compacts_loads_neither_pandas_nor_data_sets(history: History, tmp_path: Path) -> None:
+    """They would take as long to load as two million messages to compact."""
+    for number in range(40):
+        rows = [Row(f"k{place}", b"%d" % number, {"a": "b"}) for place in range(number % 7)]
+        history.batch([*rows, Row(None, b"n"), Row("x", None)])
+        history.single(Row("y", b"1"))
+        history.single(Row(None, b"1"))
+    order = tmp_path / "order"
+    order.write_bytes(pickle.dumps(history.order(100, retains=True)))
+    subprocess.run([sys.executable, "-c", _COMPACTING, str(order)], check=True)
+
+
+_COMPACTING = """
+import pickle, sys
+from pathlib import Path
+from pulsar_ray.actors.topic_compactor import TopicCompactor
+from pulsar_ray.managed_ledger.compaction.compactor import Compactor
+outcome = Compactor(pickle.loads(Path(sys.argv[1]).read_bytes())).run()
+assert outcome.kept, outcome
+loaded = sys.modules.keys() & {"pandas", "pyarrow.dataset", "pyarrow.acero"}
+assert not loaded, loaded
+"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
@@ -44,4 +45,16 @@ def test_a_file_leaves_nothing_in_the_directory(tmp_path: Path, monkeypatch: pyt
     kept = KeptRows(tmp_path)
     kept.add(np.arange(10, dtype=np.int64))
     assert list(tmp_path.iterdir()) == []
+    kept.close()
+
+
+def test_parts_that_follow_each_other_share_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_rows, "_IN_MEMORY_ROWS", 3)
+    kept = KeptRows(tmp_path)
+    before = len(os.listdir("/proc/self/fd"))
+    for first in range(0, 400, 4):
+        kept.add(np.arange(first, first + 4, dtype=np.int64))
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    kept.rewind()
+    assert kept.below(400).tolist() == list(range(400))
     kept.close()
