@@ -7,7 +7,9 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +31,11 @@ VIEW_KEYS = 1_000_000
 SIZE = 100
 AT_ONCE = 1000
 ROUNDS = 5
-BESIDE_ROUNDS = 9
-BESIDE_MESSAGES = 200_000
-SLICES = 5
+BESIDE_ROUNDS = 5
+BESIDE_MESSAGES = 20_000
+BESIDE_WINDOW_S = 3.0
 COPIED_AT_ONCE = 4 << 20
-LOOK_S = 0.02
+LOOK_S = 0.05
 DEADLINE_S = 300.0
 
 
@@ -67,8 +69,11 @@ class _Publisher:
 
     def publish(self, messages: int) -> None:
         """All are confirmed when it returns."""
-        batches = [next(self._keys) for _ in range(messages // AT_ONCE)]
-        self.publish_keys(batches)
+        self.publish_keys(self.batches(messages))
+
+    def batches(self, messages: int) -> list[list[str]]:
+        """Keys of so many messages."""
+        return [next(self._keys) for _ in range(messages // AT_ONCE)]
 
     def publish_keys(self, batches: list[list[str]]) -> float:
         """Seconds for a batch of each."""
@@ -77,10 +82,6 @@ class _Publisher:
             self._producer.send_many_async(self._values, None, partition_keys=keys)
         self._producer.flush()
         return time.perf_counter() - began
-
-    def slice_s(self, messages: int) -> float:
-        """Seconds for so many messages, whose keys are there before."""
-        return self.publish_keys([next(self._keys) for _ in range(messages // AT_ONCE)])
 
     def close(self) -> None:
         self._producer.close()
@@ -166,46 +167,64 @@ def _copy(segments: list[SourceSegment], path: Path, written: int) -> None:
 
 
 def _beside(env: Environment, broker: Broker, admin: pulsar_ray.Admin, messages: int, keys: int) -> Row:
-    """Each round has a topic that was never compacted: slices before, while that goes on, and behind."""
-    count = min(BESIDE_MESSAGES, messages) // AT_ONCE * AT_ONCE
-    without, beside, ratios = [], [], []
+    """Each round has a topic that was never compacted.
+
+    The rate from the order to the end, with the start of the process, is held against those of windows before
+    and behind.
+    """
+    window_s = BESIDE_WINDOW_S * min(env.scale, 1)
+    without, beside, took = [], [], []
     for _ in range(env.count(BESIDE_ROUNDS, 1)):
         topic = broker.topic()
         publisher = _Publisher(broker, topic, keys)
         publisher.publish(messages)
-        alone = [publisher.slice_s(count) for _ in range(SLICES)]
+        _published(publisher, _over(window_s))
+        before = _published(publisher, _over(window_s))
+        began = time.monotonic()
         admin.topics.compact(topic)
-        _wait(admin, topic, at_least=0.01)
-        meanwhile = []
-        while True:
-            slice_s = publisher.slice_s(count)
-            if admin.topics.compaction_status(topic)["status"] != "RUNNING":
-                break
-            meanwhile.append(slice_s)
-        _wait(admin, topic, at_least=1.0)
-        alone += [publisher.slice_s(count) for _ in range(SLICES)]
+        with _ended(admin, topic) as has_ended:
+            beside.append(_published(publisher, has_ended))
+        took.append(time.monotonic() - began)
+        without.append((before + _published(publisher, _over(window_s))) / 2)
         publisher.close()
         admin.topics.delete(topic, force=True)
-        without += alone
-        beside += meanwhile
-        if meanwhile:
-            ratios.append(p50(alone) / p50(meanwhile))
-    what = f"publish to a topic of {messages:,} messages while it is compacted"
-    if not ratios:
-        return Row(what, "", "", note="each compaction had ended before a slice beside it had")
     return Row(
-        what,
-        rate(count, p50(beside)),
-        f"before and behind {rate(count, p50(without))}",
-        p50(ratios),
+        f"publish to a topic of {messages:,} messages while it is compacted",
+        rate(p50(beside), 1),
+        f"before and behind {rate(p50(without), 1)}",
+        p50([each / alone for each, alone in zip(beside, without, strict=True)]),
         0.8,
-        note=f"{len(beside)} slices of {count:,} messages beside {len(ratios)} compactions",
+        note=f"of {len(beside)} compactions, which took {p50(took):.1f} s",
     )
 
 
-def _wait(admin: pulsar_ray.Admin, topic: str, *, at_least: float) -> None:
+def _published(publisher: _Publisher, is_over: Callable[[], bool]) -> float:
+    """Messages per second, published without a pause; the keys are there before."""
+    batches = publisher.batches(BESIDE_MESSAGES)
+    count, began = 0, time.perf_counter()
+    while not is_over():
+        publisher.publish_keys(batches)
+        count += BESIDE_MESSAGES
+    return count / (time.perf_counter() - began)
+
+
+def _over(seconds: float) -> Callable[[], bool]:
+    end = time.monotonic() + seconds
+    return lambda: time.monotonic() > end
+
+
+@contextmanager
+def _ended(admin: pulsar_ray.Admin, topic: str) -> Iterator[Callable[[], bool]]:
+    """Give what says whether a compaction has ended; a thread asks."""
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(_wait, admin, topic)
+        yield ended.done
+        ended.result()
+
+
+def _wait(admin: pulsar_ray.Admin, topic: str) -> None:
     deadline = time.monotonic() + DEADLINE_S
-    while (status := admin.topics.compaction_status(topic))["progress"] < at_least:
+    while (status := admin.topics.compaction_status(topic))["status"] != "SUCCESS":
         if status["status"] == "ERROR" or time.monotonic() > deadline:
             raise TimeoutError(f"compaction of {topic}: {status}")
         time.sleep(LOOK_S)
@@ -225,7 +244,7 @@ def _view(broker: Broker, admin: pulsar_ray.Admin, keys: int) -> list[Row]:
     publisher.close()
     began = time.perf_counter()
     admin.topics.compact(topic)
-    _wait(admin, topic, at_least=1.0)
+    _wait(admin, topic)
     compacting_s = time.perf_counter() - began
     del names
     before, began = _own_bytes(), time.perf_counter()

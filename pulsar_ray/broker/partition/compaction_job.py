@@ -11,8 +11,11 @@ from pulsar_ray.errors import BrokerPersistenceError, PulsarException, ServiceUn
 from pulsar_ray.managed_ledger.compaction.compaction_order import CompactionOrder, JobState
 from pulsar_ray.managed_ledger.compaction.compactor import Compactor
 
-_PAUSE_SHARE = 2.0
-"""How long a compaction pauses for each second of work while its partition is busy."""
+_PAUSE_SHARE = 4.0
+"""How long a compaction pauses for each second of work while its partition is busy.
+
+It takes a fifth of a processor then.
+"""
 
 
 class _Ended(Exception):

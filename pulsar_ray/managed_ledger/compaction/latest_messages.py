@@ -27,7 +27,7 @@ from pulsar_ray.model.message_id import Position
 
 _ROWS_AT_ONCE = 32_768
 _BYTES_AT_ONCE = 16 * 1024 * 1024
-"""Keys are parts of their blocks, and keep them in memory until they are put together."""
+"""Keys that are not put together yet keep their blocks in memory."""
 Rows = npt.NDArray[np.int64]
 
 
