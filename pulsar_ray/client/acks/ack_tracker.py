@@ -78,11 +78,27 @@ def span_of(low: int, high: int, first: int, count: int) -> RowSet:
     return span(low, end) if low < end else 0
 
 
-class AckTracker:
-    """Groups acknowledgments into ranges; not thread-safe, the consumer's lock guards it.
+class RowFlags:
+    """The acknowledged rows of one received block, which any thread flags without a lock."""
 
-    Messages of one block, in whatever order, cost a flag each: a caller that acknowledges a message of
-    `block` sets its row in `flags` and counts it in `count`; `add_message` makes another block that one.
+    __slots__ = ("block", "flags")
+
+    def __init__(self, block: ReceivedBlock | None, flags: bytearray) -> None:
+        self.block = block
+        self.flags = flags
+
+
+NO_FLAGS = RowFlags(None, bytearray())
+"""Of no block: the next message begins another one."""
+
+
+class AckTracker:
+    """Groups acknowledgments into ranges; not thread-safe, the consumer's lock guards it, but for `current`.
+
+    Messages of one block, in whatever order, cost a flag each, and no lock (ADR 0149): a caller that
+    acknowledges a message of the `current` block sets its row in the flags, adds one to `count`, and looks
+    whether `current` is still the same. Whoever reads flags puts another in its place before: they have the
+    row if it is; if not, the caller says so by `add_late`. `add_message` makes another block the current one.
 
     A batch is acknowledged as an entry once all its rows are. Before that its rows are sent only with
     `batch_index_ack`; in any case they are remembered here, so that a batch that comes again is not handed
@@ -104,9 +120,8 @@ class AckTracker:
         "_singles",
         "_unsized",
         "_unsized_sent",
-        "block",
         "count",
-        "flags",
+        "current",
     )
 
     def __init__(self, *, batch_index_ack: bool = False) -> None:
@@ -122,10 +137,8 @@ class AckTracker:
         self._partial: dict[tuple[int, int], _PartialBatch] = {}
         # Flags of blocks whose rows are entries, by ledger id and first entry id.
         self._entries: dict[tuple[int, int], bytearray] = {}
-        self.block: ReceivedBlock | None = None
-        """The block of several messages that was acknowledged last."""
-        self.flags = bytearray()
-        """A flag for each row of `block`."""
+        self.current = NO_FLAGS
+        """Of the block of several messages that was acknowledged last; never the same object twice."""
         self._unsized: dict[tuple[int, int], RowRanges] = {}
         self._unsized_sent: dict[tuple[int, int], RowRanges] = {}
         self._dirty: set[tuple[int, int]] = set()
@@ -133,7 +146,10 @@ class AckTracker:
         self._moved: dict[tuple[int, int], RowRanges] = {}
         self._cumulative: tuple[int, int, int] | None = None
         self.count = 0
-        """Acknowledgments added since the last drain."""
+        """About how many acknowledgments were added since the last drain; 0 only if none was.
+
+        Threads that flag rows at the same time may count one for two.
+        """
 
     def share(self, ledger_id: int, entry_id: int) -> None:
         """Send each row of a batch from now on: others have the rest of it.
@@ -173,22 +189,32 @@ class AckTracker:
             batch = self._partial.get(key)
             if batch is None:
                 batch = self._partial[key] = _PartialBatch(block.message_count)
-            self.flags = batch.acknowledged
+            flags = batch.acknowledged
         else:
-            flags = self._entries.get(key)
-            if flags is None:
-                flags = self._entries[key] = bytearray(block.message_count)
-            self.flags = flags
-        self.block = block
-        self.flags[row] = 1
+            known = self._entries.get(key)
+            if known is None:
+                known = self._entries[key] = bytearray(block.message_count)
+            flags = known
+        flags[row] = 1
         self.count += 1
+        self.current = RowFlags(block, flags)
+
+    def add_late(self, flagged: RowFlags, row: int) -> None:
+        """Acknowledge a row that was flagged while the flags were being read, with or without it."""
+        block = flagged.block
+        assert block is not None
+        if block.is_batch:
+            batch = self._partial.get((block.ledger_id, block.first_entry_id))
+            if batch is None or batch.acknowledged is not flagged.flags:
+                return  # All of the batch is acknowledged by now, or forgotten.
+        self.add_message(block, row)
 
     def _look_at_flags(self) -> None:
         """Take over the flags of a batch, which may be complete by them."""
-        block = self.block
+        block = self.current.block
         if block is None:
             return
-        self.block = None
+        self.current = NO_FLAGS
         if block.is_batch:
             key = (block.ledger_id, block.first_entry_id)
             self._look_at(key, self._partial[key])

@@ -11,7 +11,15 @@ from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
 from pulsar_ray.client.acks.ack_timeouts import AckTimeouts
-from pulsar_ray.client.acks.ack_tracker import WHOLE_ENTRY, AckBatch, AckTracker, entries_up_to, span_of
+from pulsar_ray.client.acks.ack_tracker import (
+    NO_FLAGS,
+    WHOLE_ENTRY,
+    AckBatch,
+    AckTracker,
+    RowFlags,
+    entries_up_to,
+    span_of,
+)
 from pulsar_ray.client.acks.nack_tracker import Nack, NackTracker
 from pulsar_ray.client.acks.unacked_rows import UnackedRows
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
@@ -198,12 +206,10 @@ class UnansweredRequests:
 class IgnoredAcks:
     """Takes the acknowledgments that an AckTracker would gather, and keeps none."""
 
-    __slots__ = ("block", "count", "flags")
+    __slots__ = ()
 
-    def __init__(self) -> None:
-        self.block: ReceivedBlock | None = None
-        self.flags = bytearray()
-        self.count = 0
+    current = NO_FLAGS
+    count = 0
 
     def add(self, ledger_id: int, entry_id: int) -> None:
         """Ignore an entry."""
@@ -218,6 +224,9 @@ class IgnoredAcks:
         """Do nothing: no batch was shared."""
 
     def add_message(self, block: ReceivedBlock, row: int) -> None:
+        """Ignore a message."""
+
+    def add_late(self, flagged: RowFlags, row: int) -> None:
         """Ignore a message."""
 
     def add_row(self, ledger_id: int, entry_id: int, row: int, batch_size: int) -> None:

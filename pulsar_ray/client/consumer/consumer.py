@@ -208,32 +208,42 @@ class Consumer(LazyHandle):
         Acknowledgments are grouped and durable soon; with `ack_receipt_enabled` this returns once they are
         durable.
         """
-        if type(message) is Message:
-            block, core = message.block, self._core
-            partition = self._partitions.single or self._partitions.of(block.topic_name, block.partition)
-            sender = partition.ack_sender
-            acks = sender.acks
+        if type(message) is not Message:
+            self._acknowledge_others(message)
+            return
+        block, core = message.block, self._core
+        partition = self._partitions.single or self._partitions.of(block.topic_name, block.partition)
+        sender = partition.ack_sender
+        acks = sender.acks
+        current = acks.current
+        if block is current.block:
+            # In this order, without the lock: see AckTracker.
+            current.flags[message.row] = 1
+            acks.count += 1
+            if acks.current is not current:
+                with core.lock:
+                    acks.add_late(current, message.row)
+        else:
             with core.lock:
-                if block is acks.block:
-                    acks.flags[message.row] = 1
-                    acks.count += 1
-                elif block.message_count > 1:
+                if block.message_count > 1:
                     acks.add_message(block, message.row)
                 else:
                     acks.add(block.ledger_id, block.first_entry_id)
-            if acks.count >= sender.gathered or core.error is not None:
-                self._acks.added(partition)
-        elif isinstance(message, MessageId):
-            self._acks.add_id(message)
-        elif isinstance(message, MessageBatchView):
-            self._acks.add_parts(message.parts)
-        elif isinstance(message, Iterable):
-            for one in message:
+        if acks.count >= sender.gathered or core.error is not None:
+            self._acks.added(partition)
+
+    def _acknowledge_others(self, given: Any) -> None:
+        if isinstance(given, MessageId):
+            self._acks.add_id(given)
+        elif isinstance(given, MessageBatchView):
+            self._acks.add_parts(given.parts)
+        elif isinstance(given, Iterable):
+            for one in given:
                 if not isinstance(one, (Message, MessageId)):
                     raise ValueError(f"acknowledge takes messages, not {type(one).__name__}")
                 self.acknowledge(one)
         else:
-            raise ValueError(f"acknowledge takes a Message or MessageId, not {type(message).__name__}")
+            raise ValueError(f"acknowledge takes a Message or MessageId, not {type(given).__name__}")
 
     def acknowledge_cumulative(self, message: Message | MessageId) -> None:
         """Acknowledge everything up to and including this message, within its partition.

@@ -310,8 +310,9 @@ class Sent:
 def flag(acks: AckTracker, block: ReceivedBlock, first: int, end: int) -> None:
     """As a consumer acknowledges its messages one after the other."""
     for row in range(first, end):
-        if block is acks.block:
-            acks.flags[row] = 1
+        current = acks.current
+        if block is current.block:
+            current.flags[row] = 1
             acks.count += 1
         else:
             acks.add_message(block, row)
