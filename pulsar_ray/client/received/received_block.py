@@ -21,32 +21,6 @@ class ReceivedBlock:
     delivered, and are made when first asked for; None stands for a column that no message has.
     """
 
-    __slots__ = (
-        "decoded",
-        "event_times",
-        "first_chunk",
-        "first_entry_id",
-        "first_sequence_id",
-        "is_batch",
-        "is_columnar",
-        "keys",
-        "ledger_id",
-        "message_count",
-        "ordering_keys",
-        "partition",
-        "producer_name",
-        "properties",
-        "publish_time_ms",
-        "redelivery_count",
-        "row_failures",
-        "schema",
-        "schema_version",
-        "sequence_ids",
-        "topic_name",
-        "typed_values",
-        "values",
-    )
-
     values: list[bytes | None]
     keys: list[str | None] | None
     ordering_keys: list[str | None] | None
@@ -88,15 +62,6 @@ class ReceivedBlock:
         """Ledger and entry of the first chunk, if it is a message in several."""
         self.producer_name = decoded.metadata.producer_name or ""
         self.schema_version = decoded.metadata.schema_version or b""
-
-    def __getattr__(self, name: str) -> Any:
-        # Only reached while a column's slot is empty: fills it, so that later reads cost no call.
-        make = _COLUMNS.get(name)
-        if make is None:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        column = make(self.decoded)
-        setattr(self, name, column)
-        return column
 
     def value_of_row(self, row: int) -> Any:
         """Return the value of a row that shares columns with others; None for a tombstone.
@@ -162,11 +127,26 @@ class ReceivedBlock:
         return block
 
 
-_COLUMNS: dict[str, Callable[[DecodedBlock], Any]] = {
-    "values": DecodedBlock.values,
-    "keys": DecodedBlock.keys,
-    "ordering_keys": DecodedBlock.ordering_keys,
-    "properties": DecodedBlock.properties,
-    "event_times": DecodedBlock.event_times,
-    "sequence_ids": DecodedBlock.sequence_ids,
-}
+class _LazyColumn:
+    """Makes a column when it is first asked for; from then on the block has it, and no call is needed."""
+
+    def __init__(self, name: str, make: Callable[[DecodedBlock], Any]) -> None:
+        self._name = name
+        self._make = make
+
+    def __get__(self, block: ReceivedBlock, _: type) -> Any:
+        column = self._make(block.decoded)
+        # What an object has goes before this; by `__dict__` it would get a dictionary of its own.
+        setattr(block, self._name, column)
+        return column
+
+
+for _make in (
+    DecodedBlock.values,
+    DecodedBlock.keys,
+    DecodedBlock.ordering_keys,
+    DecodedBlock.properties,
+    DecodedBlock.event_times,
+    DecodedBlock.sequence_ids,
+):
+    setattr(ReceivedBlock, _make.__name__, _LazyColumn(_make.__name__, _make))

@@ -80,11 +80,6 @@ def test_value_goes_through_the_schema() -> None:
     assert Message(block, 0).value() == "é"
 
 
-def test_a_block_has_no_other_attributes() -> None:
-    with pytest.raises(AttributeError, match="colour"):
-        _ = received([b"a"]).colour
-
-
 def test_an_outgoing_message_has_no_id_yet() -> None:
     message = Message(ReceivedBlock.outgoing(TOPIC, None, ordering_key="o", event_time=3), 0)
     assert message.message_id() == MessageId(-1, -1, -1, -1)
