@@ -93,12 +93,13 @@ NO_FLAGS = RowFlags(None, bytearray())
 
 
 class AckTracker:
-    """Groups acknowledgments into ranges; not thread-safe, the consumer's lock guards it, but for `current`.
+    """Groups acknowledgments into ranges; the consumer's lock guards all but `current`.
 
     Messages of one block, in whatever order, cost a flag each, and no lock (ADR 0149): a caller that
     acknowledges a message of the `current` block sets its row in the flags, adds one to `count`, and looks
-    whether `current` is still the same. Whoever reads flags puts another in its place before: they have the
-    row if it is; if not, the caller says so by `add_late`. `add_message` makes another block the current one.
+    whether `current` is still the same. A reader of flags puts another in its place before: the next reader
+    sees the row if none has done so; otherwise the caller says so by `add_late`. `add_message` makes another
+    block the current one.
 
     A batch is acknowledged as an entry once all its rows are. Before that its rows are sent only with
     `batch_index_ack`; in any case they are remembered here, so that a batch that comes again is not handed
@@ -200,7 +201,7 @@ class AckTracker:
         self.current = RowFlags(block, flags)
 
     def add_late(self, flagged: RowFlags, row: int) -> None:
-        """Acknowledge a row that was flagged while the flags were being read, with or without it."""
+        """Acknowledge a row that was flagged while another thread read the flags."""
         block = flagged.block
         assert block is not None
         if block.is_batch:

@@ -128,7 +128,7 @@ class ReceivedBlock:
 
 
 class _LazyColumn:
-    """Makes a column when it is first asked for; from then on the block has it, and no call is needed."""
+    """Makes a column at the first look at it, which gives it to the block."""
 
     def __init__(self, name: str, make: Callable[[DecodedBlock], Any]) -> None:
         self._name = name
@@ -136,7 +136,7 @@ class _LazyColumn:
 
     def __get__(self, block: ReceivedBlock, _: type) -> Any:
         column = self._make(block.decoded)
-        # What an object has goes before this; by `__dict__` it would get a dictionary of its own.
+        # The block's own attribute goes before this one. Set by `__dict__`, it would cost a dictionary more.
         setattr(block, self._name, column)
         return column
 
