@@ -34,7 +34,12 @@ def int32s_of(array: pa.Array) -> npt.NDArray[np.int32]:
     """Return the numbers of an array of int32 without nulls."""
     if not len(array):
         return np.empty(0, np.int32)
-    return np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array)]
+    return np.frombuffer(array.buffers()[1], np.int32, array.offset + len(array))[array.offset :]
+
+
+def offsets_of(column: pa.Array) -> npt.NDArray[np.int32]:
+    """Return the offsets of a column of texts or bytes, of at least one row."""
+    return np.frombuffer(column.buffers()[1], np.int32, column.offset + len(column) + 1)[column.offset :]
 
 
 def bools_of(array: pa.Array) -> npt.NDArray[np.bool_]:

@@ -102,15 +102,17 @@ class BatchMessage:
         return first, second
 
 
-def check_stream(stream: Buffer) -> None:
+def check_stream(stream: Buffer) -> int | None:
     """Raise ValueError for a stream of anything but one plain record batch.
 
-    Its schema and dictionaries stand before it.
+    Its schema and dictionaries stand before it. Returns where the batch begins if its schema alone does,
+    None with dictionaries.
 
     Arrow can compress a body's buffers by itself and would then allocate whatever they announce.
     """
     view = memoryview(stream).cast("B")
-    kinds, at = [], 0
+    kinds: list[int] = []
+    at = begin = 0
     try:
         while at < len(view):
             continuation, metadata_length = _PREFIX.unpack_from(view, at)
@@ -118,6 +120,7 @@ def check_stream(stream: Buffer) -> None:
                 raise ValueError("bad Arrow: not an IPC message")
             if not metadata_length:
                 break
+            begin = at
             body = at + _PREFIX.size + metadata_length
             metadata = view[at + _PREFIX.size : body]
             message = _U32.unpack_from(metadata)[0]
@@ -138,6 +141,7 @@ def check_stream(stream: Buffer) -> None:
         raise MetadataCutOff
     if kinds[:1] != [_SCHEMA] or kinds[-1:] != [_RECORD_BATCH] or set(kinds[1:-1]) - {_DICTIONARY}:
         raise ValueError("bad Arrow: not a stream of one record batch")
+    return begin if len(kinds) == len((_SCHEMA, _RECORD_BATCH)) else None
 
 
 class BatchTemplate:

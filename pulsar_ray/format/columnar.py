@@ -23,6 +23,8 @@ from pulsar_ray.format.validation import validate_batch
 # Given to every writer: it would look for them in the environment, which must not change what is stored.
 _OPTIONS = pa.ipc.IpcWriteOptions()
 _END_BYTES = 8
+_MOST_KNOWN_BYTES = 32 * 1024
+"""Longer schemas are read anew with each stream, others are remembered."""
 
 
 def is_columnar(values: pa.Array) -> bool:
@@ -106,21 +108,34 @@ def rows_of(batch: pa.RecordBatch, tombstones: pa.Array | None = None) -> pa.Str
 def rows_of_value_column(column: pa.Array) -> pa.StructArray:
     """Return the rows that a stored column is made of, validated. Raises ValueError."""
     stored = column.buffers()[2]
-    offsets = memoryview(column.buffers()[1]).cast("i")
+    # A writer may have left bytes behind the offsets.
+    offsets = memoryview(column.buffers()[1])[: 4 * (column.offset + len(column) + 1)].cast("i")
     first, end = offsets[column.offset], offsets[column.offset + len(column)]
     if stored is None or end != offsets[column.offset + 1]:
         raise ValueError("bad Arrow: the first value has not all columns")
     stream = stored.slice(first, end - first)
-    check_stream(stream)
+    begin = check_stream(stream)
     try:
-        reader = pa.ipc.open_stream(stream)
-        batch = reader.read_next_batch()
+        batch = _read_stream(stream, begin)
         validate_batch(batch)
     except (pa.ArrowException, OSError, MemoryError, StopIteration) as error:
         raise ValueError(f"bad Arrow: {error}") from None
     if batch.num_rows != len(column):
         raise ValueError(f"the columns have {batch.num_rows} rows instead of {len(column)}")
     return rows_of(batch, column.is_null() if column.null_count else None)
+
+
+def _read_stream(stream: pa.Buffer, begin: int | None) -> pa.RecordBatch:
+    """Return the batch of a stream, which begins there."""
+    if begin is None or begin > _MOST_KNOWN_BYTES:
+        return pa.ipc.open_stream(stream).read_next_batch()
+    return pa.ipc.read_record_batch(stream.slice(begin), _schema_of(stream.slice(0, begin).to_pybytes()))
+
+
+@lru_cache(maxsize=256)
+def _schema_of(message: bytes) -> pa.Schema:
+    """Return the schema that streams begin with, which most blocks of a topic share."""
+    return pa.ipc.read_schema(pa.py_buffer(message))
 
 
 def row_bytes(rows: pa.StructArray) -> list[bytes | None]:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pulsar_ray.format.arrow_memory import bool_array, bools_of, int32s_of
+from pulsar_ray.format.arrow_memory import bool_array, bools_of, int32s_of, offsets_of
 
 Marks = npt.NDArray[np.int64]
 """Twice the number of each row in the log, plus one for a tombstone."""
@@ -132,8 +132,7 @@ def _hashes(keys: pa.ChunkedArray) -> Iterator[npt.NDArray[np.uint64]]:
 
 
 def _hashed(keys: pa.Array) -> npt.NDArray[np.uint64]:
-    _, offsets_buffer, data = keys.buffers()
-    offsets = np.frombuffer(offsets_buffer, np.int32)[keys.offset : keys.offset + len(keys) + 1]
+    offsets, data = offsets_of(keys), keys.buffers()[2]
     starts, ends = offsets[:-1], offsets[1:]
     characters = np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]].astype(np.uint64)
     places = np.arange(offsets[0], offsets[-1]) - np.repeat(starts, ends - starts)
@@ -152,8 +151,7 @@ def lengths_of(column: pa.Array) -> npt.NDArray[np.int32]:
     """How many bytes each text or binary value has; a null has none."""
     if not len(column):
         return np.empty(0, np.int32)
-    offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
-    lengths = np.diff(offsets)
+    lengths = np.diff(offsets_of(column))
     if column.null_count:
         lengths *= bools_of(column.is_valid())
     return lengths

@@ -261,11 +261,12 @@ def _rows_of(block: StoredBlock) -> _Rows | None:
         return _Rows(text_array(key), is_empty, None)
     try:
         decoded = decode_block(block.data)
+        is_empty = _empty_of(decoded)
     except (InvalidMessage, UnsupportedFormatVersion):
         return None
     removed_rows = decoded.metadata.removed_rows
     is_there = None if removed_rows is None else rows_there(removed_rows, count)
-    return _Rows(_keys_of(decoded), _empty_of(decoded), is_there)
+    return _Rows(_keys_of(decoded), is_empty, is_there)
 
 
 def _keys_of(decoded: DecodedBlock) -> pa.Array:

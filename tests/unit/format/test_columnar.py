@@ -96,8 +96,13 @@ def test_what_is_stored_does_not_change() -> None:
     assert batch.to_pylist() == [{"a": 1}, {"a": 2}]
 
 
-def test_damage_is_an_error_and_no_crash() -> None:
-    payload, columns = encode_rows(rows())
+@pytest.mark.parametrize("names", [["id", "state", "lines"], ["id", "lines"]], ids=["dictionaries", "plain"])
+def test_damage_is_an_error_and_no_crash(names: list[str]) -> None:
+    whole = rows()
+    columns_given = [whole.field(name) for name in names]
+    fields = [SCHEMA.field(name) for name in names]
+    given = pa.StructArray.from_arrays(columns_given, fields=fields, mask=whole.is_null())
+    payload, columns = encode_rows(given)
     chance = random.Random(5)
     for _ in range(400):
         damaged = bytearray(payload)
@@ -121,6 +126,14 @@ def test_damage_is_an_error_and_no_crash() -> None:
             decoded.values()
         except (PulsarException, ValueError, OverflowError):
             continue
+
+
+def test_blocks_of_several_schemas_come_by_turns() -> None:
+    kinds = [pa.struct([(f"c{number}", pa.int32()) for number in range(width)]) for width in (1, 2, 700)]
+    for _ in range(2):
+        for kind in kinds:
+            given = pa.array([{"c0": 1}, {"c0": None}], kind)
+            assert decode_block(block(given)).rows().equals(given)
 
 
 def test_a_compressed_body_is_refused() -> None:

@@ -49,6 +49,15 @@ def test_one_byte_that_is_no_text_is_found_wherever_it_stands(kind: pa.DataType)
             validate_batch(texts(kind, bytes(data), offsets()))
 
 
+@pytest.mark.parametrize("place", [0, 1 << 17, 177_777, 399_999])
+def test_one_byte_that_is_no_text_is_found_in_long_columns(place: int) -> None:
+    data = bytearray(b"a" * 400_000)
+    validate_batch(texts(pa.utf8(), bytes(data), [0, 200_000, 400_000]))
+    data[place] = 0xFF
+    with pytest.raises(pa.ArrowInvalid, match="UTF8"):
+        validate_batch(texts(pa.utf8(), bytes(data), [0, 200_000, 400_000]))
+
+
 @of_each_kind
 @pytest.mark.parametrize("wrong", [-1, -(1 << 31), 10 * ROWS + 1, (1 << 31) - 1])
 @pytest.mark.parametrize("place", [0, 1, ROWS // 2, ROWS])

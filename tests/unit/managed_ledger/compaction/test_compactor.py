@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from pulsar_ray.errors import CorruptData, Fenced
+from pulsar_ray.format.block import COLUMNAR, parse_block_header
+from pulsar_ray.format.payload import encode_batch, encode_rows
 from pulsar_ray.ledger.segment_file import COMPACTED_INDEX, segment_name
 from pulsar_ray.maintenance.rebuilding import rebuild_manifest
 from pulsar_ray.managed_ledger.compaction.compacted_form import (
@@ -23,6 +25,7 @@ from pulsar_ray.managed_ledger.compaction.compacted_form import (
     remove_leftovers,
 )
 from pulsar_ray.managed_ledger.compaction.compactor import Compactor
+from tests.stored_blocks import append_blocks
 from tests.unit.managed_ledger.compaction.history import History, Row
 
 
@@ -256,6 +259,20 @@ def test_a_manifest_that_is_made_anew_knows_the_form(history: History) -> None:
     compacted = rebuilt.content.manifest.compacted
     assert compacted is not None
     assert (compacted.number, compacted.horizon) == (form.number, form.horizon)
+
+
+def test_a_block_stays_whose_columns_nobody_can_read(history: History) -> None:
+    history.single(Row("a", b"1"))
+    payload, columns = encode_rows([b"no columns", b""], ["a", "b"])
+    block = encode_batch(
+        payload, columns | COLUMNAR, message_count=2, incarnation=5, entry_seq=history.seq,
+        first_sequence_id=1, last_sequence_id=2, publish_time_ms=1,
+    )  # fmt: skip
+    append_blocks(history.log, [(parse_block_header(b"".join(block)), block)])
+    history.seq += 1
+    history.single(Row("b", b"1"))
+    outcome = history.compact()
+    assert (outcome.kept, outcome.removed) == (4, 0)
 
 
 def test_memory_is_bounded_by_bytes_however_few_rows_there_are(history: History) -> None:
