@@ -62,7 +62,7 @@ class JournalDoor:
         """These have still to hear how far they are shipped."""
         self._listening: socket.socket | None = None
         self._room = RoomPlan()
-        self._resting = RestingOffers(data_dir / "p", runner, self._room, lambda: self._logs)
+        self._resting = RestingOffers(data_dir, runner, self._room, lambda: self._logs)
 
     def open(self) -> None:
         """Listen from now on, in place of any former process. Raises UntrustedPath, OSError."""

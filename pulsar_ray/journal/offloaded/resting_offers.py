@@ -104,9 +104,9 @@ class RestingOffers:
     """
 
     def __init__(
-        self, ledgers: Path, runner: LifeRunner, plan: RoomPlan, awake: Callable[[], Collection[str]]
+        self, data_dir: Path, runner: LifeRunner, plan: RoomPlan, awake: Callable[[], Collection[str]]
     ) -> None:
-        self._ledgers = ledgers
+        self._data_dir = data_dir
         self._runner = runner
         self._plan = plan
         self._awake = awake
@@ -128,13 +128,13 @@ class RestingOffers:
                     logger.warning("sleeping partitions leave nothing of a full disk: %s", error)
 
     async def _look(self) -> None:
-        usage = await asyncio.to_thread(shutil.disk_usage, self._ledgers)
+        usage = await asyncio.to_thread(shutil.disk_usage, self._data_dir)
         used, total, now_s = usage.total - usage.free, usage.total, self._loop.time()
         is_full = 0 < self._least * total <= used * 100
         if not self._runner.life.is_ready or not (is_full or now_s >= self._read_at_s):
             return
         self._read_at_s = now_s + READ_ANYWAY_S
-        self._least, resting = await asyncio.to_thread(read_resting, self._ledgers, set(self._awake()))
+        self._least, resting = await asyncio.to_thread(read_resting, self._data_dir / "p", set(self._awake()))
         for partition, percent, offers in resting:
             if used * 100 >= total * percent:
                 going = self._plan.asked(partition, (used, total), percent, offers, self._loop.time())
