@@ -256,7 +256,11 @@ class NodesBroker(TorturedBroker):
                 self.cluster.add_node(host)
 
     def heal(self) -> None:
-        """See TorturedBroker.heal; behind it each partition is in a store that is there."""
+        """See TorturedBroker.heal; behind it each partition is in a store that is there.
+
+        An operator gives up what a lost store had not begun to ship: nothing of it was confirmed, or all of it
+        within the lag.
+        """
         self.bucket.heal()
         super().heal()
         self.bucket.heal()
@@ -264,7 +268,11 @@ class NodesBroker(TorturedBroker):
 
         def away() -> list[str]:
             with suppress(PulsarException):
-                there = {each["storeId"] for each in self._ask("nodes") if not each["reason"]}
+                nodes = self._ask("nodes")
+                for lost in (each["storeId"] for each in nodes if "never shipped" in each["reason"]):
+                    with self.admin() as admin:
+                        admin.stores.forget(lost, accept_loss=True)
+                there = {each["storeId"] for each in nodes if not each["reason"]}
                 return [name for name in names if self.cluster.store_of(name) not in there]
             return names
 
