@@ -167,6 +167,9 @@ class StoreLife:
         """How far files are synced here, of partitions that are being adopted."""
         self._awaited_turn = 0
         self._sealed_walk: tuple[str, Walk] | None = None
+        self._walking: set[str] = set()
+        """Sealed stores whose journals are being read."""
+        self._is_claiming = False
         self._busy: set[str] = set()
         self._clearing: set[str] = set()
         """Partitions that left the journal, and whose pieces may be deleted yet."""
@@ -376,7 +379,7 @@ class StoreLife:
             state = yield from self._restore(partition, source)
             if state is not None:
                 self.directory.install(partition, source.term + 1, state.front)
-                packed = yield from self._adoption(partition)
+                packed = yield from self._adoption(partition, restored=state)
                 yield SyncDirectory(partition)
                 self._queue_adoption(partition, packed)
                 yield from self.until_shipped()
@@ -566,11 +569,17 @@ class StoreLife:
 
     def _claim(self, partition: str) -> Task[None]:
         self._busy.add(partition)
-        yield from self.catalog.read()
-        while self._may_claim(partition):
-            term = self.directory.term(partition)
-            entry = CatalogEntry(self.nonce(), "owner", partition, self.store, term)
-            yield from self.catalog.enter(entry)
+        while self._is_claiming:
+            yield Wait(CLEARING_SECONDS)  # else each would write the next entry, and all but one in vain
+        self._is_claiming = True
+        try:
+            yield from self.catalog.read()
+            while self._may_claim(partition):
+                term = self.directory.term(partition)
+                entry = CatalogEntry(self.nonce(), "owner", partition, self.store, term)
+                yield from self.catalog.enter(entry)
+        finally:
+            self._is_claiming = False
         self._busy.discard(partition)
         self.settle()
 
@@ -587,9 +596,16 @@ class StoreLife:
 
         Nothing comes behind a seal.
         """
+        while store in self._walking:
+            yield Wait(CLEARING_SECONDS)  # another partition of it is being adopted
         if self._sealed_walk is not None and self._sealed_walk[0] == store:
             return self._sealed_walk[1]
-        found = yield from walk(store)
+        if store in self.catalog.sealed:
+            self._walking.add(store)
+        try:
+            found = yield from walk(store)
+        finally:
+            self._walking.discard(store)
         self._sealed_walk = (store, found) if found.is_sealed else None
         return found
 
@@ -657,12 +673,16 @@ class StoreLife:
         self._known[partition] = {name: file.length for name, file in state.files.items()}
         self.shipping.queue(self._now, Append(partition, "", 0, mark=("adopt", packed)))
 
-    def _adoption(self, partition: str, ends: dict[str, int] | None = None) -> Task[Any]:
-        """Upload the files of an adopted partition, and return their state."""
+    def _adoption(
+        self, partition: str, ends: dict[str, int] | None = None, restored: PartitionState | None = None
+    ) -> Task[Any]:
+        """Upload the files of an adopted partition, but for pieces that are there, and return their state."""
         state = PartitionState(self.directory.term(partition), self.directory.front(partition))
         state.left = self.directory.left(partition)
         for name, length in (self.directory.lengths(partition) if ends is None else ends).items():
             pieces = self.directory.offloaded(partition, name) or []
+            if not pieces and restored is not None and name in restored.files:
+                pieces = _large_pieces(restored.files[name].pieces, length)
             state.files[name] = FileState(pieces, length, None)
         tails = yield from self._upload(partition, state, self.inline_bytes)
         if tails is None:
@@ -758,9 +778,7 @@ class StoreLife:
                 continue
             if self.directory.offloaded(partition, name) is not None:
                 continue
-            whole = FileState([], file.length, None)
-            if len(file.pieces) <= 2 + file.length // (PIECE_BYTES // 2):
-                whole.pieces = list(file.pieces)
+            whole = FileState(_large_pieces(file.pieces, file.length), file.length, None)
             one = PartitionState(mirror.term, files={name: whole})
             if (yield from self._upload(partition, one, 0)) is None:
                 continue
@@ -854,6 +872,12 @@ class StoreLife:
     def _depose(self, is_set_aside: bool = False) -> None:
         self.shipping.depose()
         self._actions.append(Deposed(is_set_aside))
+
+
+def _large_pieces(pieces: Sequence[tuple[int, int, int]], length: int) -> list[tuple[int, int, int]]:
+    """Return the pieces of a file of this length, none if they are so small that it is uploaded anew."""
+    kept = [piece for piece in pieces if piece[1] <= length]
+    return kept if len(kept) <= 2 + length // (PIECE_BYTES // 2) else []
 
 
 def in_order(files: dict[str, int]) -> list[str]:
