@@ -27,6 +27,7 @@ from pulsar_ray.journal.storage.bucket import open_object_store
 from pulsar_ray.journal.store_journal import StoreJournal
 
 URL = "s3://bucket/bench"
+LOST_URL = "s3://bucket/lost"
 MESSAGE = b"x" * 1024
 ROUNDS = 7
 MOST_OVER_PUT_MS = 7.0
@@ -76,15 +77,21 @@ def run(env: Environment) -> list[Row]:
         puts = _puts_ms(env.count(200, 30))
         with env.broker(remote_url=URL) as broker, pulsar_ray.Admin() as admin:
             until_ready(admin)
-            return [
+            rows = [
                 _sync_receipts(env, broker, admin, puts),
                 *_publishing(env, broker, admin),
                 _sync_throughput(env, broker, admin),
                 _idle(admin),
                 _busy(env, broker, admin, 1),
                 _busy(env, broker, admin, 20),
-                _adopting(env, broker, admin),  # the last one: its store is ended
             ]
+        # As many processes as partitions would be another measurement: those that are done go to sleep.
+        with (
+            env.broker(remote_url=LOST_URL, idle_actor_passivation_seconds=3) as broker,
+            pulsar_ray.Admin() as admin,
+        ):
+            until_ready(admin)
+            return [*rows, _adopting(env, broker, admin)]
 
 
 def _puts_ms(count: int) -> float:
@@ -193,13 +200,14 @@ def _sync_throughput(env: Environment, broker: Broker, admin: pulsar_ray.Admin) 
 def _adopting(env: Environment, broker: Broker, admin: pulsar_ray.Admin) -> Row:
     """Take partitions over as another node does, from the word until all of them are restored."""
     partitions = env.count(100, 10)
-    topic: str = broker.topic()
-    admin.topics.create_partitioned_topic(topic, partitions)
-    producer = broker.client.create_producer(topic, block_if_queue_full=True, max_pending_messages=20_000)
-    for _ in range(partitions * PARTITION_BYTES // len(MESSAGE)):
-        producer.send_async(MESSAGE, None)
-    producer.flush()
-    producer.close()
+    for _ in range(partitions):
+        producer = broker.client.create_producer(
+            broker.topic(), block_if_queue_full=True, max_pending_messages=20_000
+        )
+        for _ in range(PARTITION_BYTES // len(MESSAGE)):
+            producer.send_async(MESSAGE, None)
+        producer.flush()
+        producer.close()
     (state,) = admin.stores.remote()
     deadline = time.monotonic() + 300
     while admin.stores.remote()[0].waiting_bytes and time.monotonic() < deadline:
