@@ -55,6 +55,8 @@ MOST_INDEX_BYTES = 16 * 1024 * 1024
 """Ends of files may take so much of an index before they become pieces."""
 LEAST_INLINE_BYTES = 512
 TRIES_TO_CLEAR = 5
+TRIES_TO_CHECKPOINT = 3
+"""A file that is replaced meanwhile ends one; many partitions often have such a file."""
 CLEARING_SECONDS = 0.05
 
 
@@ -393,7 +395,9 @@ class StoreLife:
             return
         self._is_checkpointing = True
         try:
-            yield from self._checkpoint(Place(self.life, self.shipping.prefix))
+            for _ in range(TRIES_TO_CHECKPOINT):
+                if (yield from self._checkpoint(Place(self.life, self.shipping.prefix))):
+                    break
         finally:
             self._is_checkpointing = False
 
@@ -837,11 +841,10 @@ class StoreLife:
             tails = yield from self._upload(partition, state, inline_bytes)
             if tails is None:
                 return False
+            self._note_pieces(partition, state)  # the next try needs them no more
             packed[partition] = state.pack(tails)
         if not (yield from self._write_index(IndexObject(self.nonce(), start, packed))):
             return False
-        for partition, state in told.items():
-            self._note_pieces(partition, state)
         yield from self._clear_before(start)
         return True
 

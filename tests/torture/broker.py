@@ -59,6 +59,7 @@ from tests.torture.plan import (
 TUNNEL_FAULTS = TunnelFaults(lose_call=0.02, lose_reply=0.02, repeat=0.04, delay=0.02)
 CUTTER_SHARE = 0.5
 OPERATION_S = 12
+RESTART_S = 120
 SLEEPY_PAUSE_S = 0.1
 CLOCK_WAS_SET_BACK = "the tracker has dropped rows that this dispatcher has left to it"
 """For which a dispatcher starts anew, on purpose."""
@@ -368,7 +369,11 @@ class TorturedBroker:
         with self.catalog_disk.healed():
             ended.close(kill=True)
         self._gather(ended)
-        self._start()
+        try:
+            self._start()
+        except Exception:
+            self.fatal_errors.append(f"nothing begins again: {traceback.format_exc()}")
+            raise
 
     def _gather(self, ended: StubCluster) -> None:
         for error in ended.fatal_errors:
@@ -381,7 +386,7 @@ class TorturedBroker:
     def heal(self) -> None:
         """No more faults: nothing is frozen, silent, full or wrong."""
         for thread in self._threads:
-            thread.join(30)
+            thread.join(RESTART_S)
         for number in list(self._undo):
             self._end(number)
         self.disk.heal()

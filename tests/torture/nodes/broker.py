@@ -279,7 +279,11 @@ class NodesBroker(TorturedBroker):
         wait_until(lambda: not away(), CALM_S, "all partitions are in stores that are there")
 
     def describe(self) -> None:
-        """Print how far each store is shipped."""
+        """Print how far each store is shipped, and why nothing runs."""
+        for error in self.fatal_errors:
+            print(error, file=sys.stderr)
+        if self._cluster.present is None:
+            return
         for host in self._hosts:
             store = self.cluster.actors.store_on(host)
             journal = None if store is None else store._journal
