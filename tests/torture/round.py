@@ -7,6 +7,7 @@ import random
 import sys
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -234,6 +235,7 @@ def carry_out(
         _come_to_an_end(runs, broker, result)
     except Exception as error:  # noqa: BLE001 - the history is judged all the same
         result.violations.append(f"the round did not end well: {error!r}")
+        traceback.print_exception(error)
         faulthandler.dump_traceback(sys.stderr)
         broker.describe()
     note(journal, ClockShown(broker.clock.highest_ms()))

@@ -258,8 +258,8 @@ class NodesBroker(TorturedBroker):
     def heal(self) -> None:
         """See TorturedBroker.heal; behind it each partition is in a store that is there.
 
-        An operator gives up what a lost store had not begun to ship: nothing of it was confirmed, or all of it
-        within the lag.
+        An operator gives up what a lost store had not begun to ship: nothing of it was confirmed, or all of
+        it within the lag.
         """
         self.bucket.heal()
         super().heal()
