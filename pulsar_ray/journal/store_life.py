@@ -680,7 +680,7 @@ class StoreLife:
     def _adoption(
         self, partition: str, ends: dict[str, int] | None = None, restored: PartitionState | None = None
     ) -> Task[Any]:
-        """Upload the files of an adopted partition, but for pieces that are there, and return their state."""
+        """Upload what no piece of an adopted partition has, and return its state."""
         state = PartitionState(self.directory.term(partition), self.directory.front(partition))
         state.left = self.directory.left(partition)
         for name, length in (self.directory.lengths(partition) if ends is None else ends).items():
@@ -878,7 +878,7 @@ class StoreLife:
 
 
 def _large_pieces(pieces: Sequence[tuple[int, int, int]], length: int) -> list[tuple[int, int, int]]:
-    """Return the pieces of a file of this length, none if they are so small that it is uploaded anew."""
+    """Return the pieces of a file, none where larger ones are better."""
     kept = [piece for piece in pieces if piece[1] <= length]
     return kept if len(kept) <= 2 + length // (PIECE_BYTES // 2) else []
 
