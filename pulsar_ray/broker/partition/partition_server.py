@@ -538,6 +538,8 @@ class PartitionServer:
         """See `SleepingServer.activity`; dispatchers that follow do not count."""
         if self._host.is_working or self._calls_under_way or not self.intake.is_idle:
             return None
+        if self._recovered.are_waiting:
+            return None
         if self._compaction.is_awaited or self._offload.is_running:
             return None
         if self.producers.hold_places or self._opening.holds_places:

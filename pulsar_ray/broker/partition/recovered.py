@@ -26,6 +26,11 @@ class Recovered:
         self._waiting: list[asyncio.Future[None]] = []
         self._is_durable = False
 
+    @property
+    def are_waiting(self) -> bool:
+        """Whether somebody waits, who would begin again if the partition fell asleep meanwhile."""
+        return bool(self._early or self._waiting)
+
     def are_durable(self) -> None:
         """Carry out what waits, in its order, and let nothing wait from now on."""
         self._is_durable = True

@@ -23,8 +23,10 @@ def test_requests_wait_in_their_order_until_all_is_durable_and_then_no_more() ->
     for number, session in enumerate((first, second, first)):
         answers.ask(session, number, f"r{number}")
     assert answers.given == []
+    kept_awake = [answers.recovered.are_waiting]
     answers.recovered.are_durable()
     assert answers.given == [(1, "r0"), (2, "r1"), (1, "r2")]
+    assert [*kept_awake, answers.recovered.are_waiting] == [True, False]
     answers.ask(second, 1, "later")
     assert answers.given[-1] == (2, "later")
 
@@ -44,6 +46,7 @@ def test_a_session_that_has_ended_or_has_attached_again_is_not_answered() -> Non
     answers.ask(ended, 1, "r")
     answers.ask(again, 1, "r")
     answers.recovered.forget(ended)
+    assert answers.recovered.are_waiting, "the other one"
     again.attachment += 1
     answers.recovered.are_durable()
     assert answers.given == []
