@@ -213,9 +213,11 @@ def _adopting(env: Environment, broker: Broker, admin: pulsar_ray.Admin) -> Row:
     while admin.stores.remote()[0].waiting_bytes and time.monotonic() < deadline:
         time.sleep(0.1)
     with env.directory() as directory:
-        journal = StoreJournal(directory, "adopting", URL)
+        journal = StoreJournal(directory, "adopting", LOST_URL)
         try:
             journal.wait_ready(60)
+            while len(journal.owned_by(state.store_id)) < partitions and time.monotonic() < deadline:
+                time.sleep(0.1)
             begin = time.perf_counter()
             adopted = journal.adopt(journal.seal(state.store_id))
             took = time.perf_counter() - begin
