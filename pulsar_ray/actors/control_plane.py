@@ -176,8 +176,9 @@ class ControlPlane:
             {"storeId": store_id, "host": store["host"], "path": store["path"], **answer}
             for (store_id, store), answer in zip(stores.items(), answers, strict=False)
         ]
+        present = self.stores.present
         for store_id, partitions in self.catalog.partitions_per_store().items():
-            if store_id and store_id not in self.stores.present:
+            if store_id and store_id not in present:
                 host, path = self.catalog.stores().get(store_id, ("an unknown host", ""))
                 away = f"away, last seen on {host}, with {partitions} partitions"
                 of_stores.append(

@@ -31,11 +31,8 @@ class RestingStores:
         membership = self._stores.membership
         assert membership is not None
         wanted = membership.catalog.drained_stores() & self._stores.known.keys()
-        empty = [
-            store_id
-            for store_id in ready
-            if store_id in wanted - {membership.catalog_store_id} and not self._actors.beside(store_id)
-        ]
+        wanted.discard(membership.catalog_store_id)
+        empty = [each for each in ready if each in wanted and not self._actors.beside(each)]
         self._since_s = {each: self._since_s.get(each, now_s) for each in empty}
         for store_id in empty:
             if now_s - self._since_s[store_id] >= REST_AFTER_S:

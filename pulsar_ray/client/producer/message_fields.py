@@ -37,10 +37,6 @@ class MessageFields(NamedTuple):
     deliver_at: int | None = None
 
 
-NOTHING_GIVEN = (None, None, None, None, None, False, None, None, None)
-"""The arguments of `message_fields` for a message that is nothing but a value."""
-
-
 def message_fields(
     properties: Mapping[str, str] | None,
     partition_key: str | None,

@@ -84,8 +84,7 @@ class CoreFeeder:
             return read(position, wanted, resume)
         if not blocks:
             return False
-        if self.problem != self._damage:
-            self._went_on()
+        self._went_on()
         has_marked = self._log.has_marked
         if has_marked:
             core.delayed.has_met = True
