@@ -22,6 +22,7 @@ from tests.unit.journal.test_store_journal import (
     NUMBER,
     Partition,
     homes,
+    restarted,
     runs,
     shipped_with_pieces,
     started,
@@ -86,7 +87,7 @@ async def test_a_rule_that_removed_all_of_a_journal_costs_nothing_while_the_disk
     bucket = await shipped_with_pieces(homes, url)
     for kind in ("journal", "index", "segments", "catalog"):
         shutil.rmtree(bucket / kind, ignore_errors=True)
-    await asyncio.to_thread(lambda: started(homes[0], url).stop())
+    await asyncio.to_thread(restarted, homes[0], url)
     assert await asyncio.to_thread(taken_over, homes[1], url) == [str(NUMBER)]
     assert stored(homes[1]) == CONFIRMED
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from contextlib import closing
 from functools import wraps
@@ -132,6 +133,16 @@ def taken_over(home: Path, url: str, store: str = "store-a") -> list[str]:
         journal.stop()
 
 
+def restarted(home: Path, url: str) -> None:
+    """Start a store's process anew, and end it once what it has is in the journal."""
+    journal = started(home, url)
+    deadline = time.monotonic() + DEADLINE_S
+    while journal.status()["partitions"] < 1:
+        assert time.monotonic() < deadline, journal.status()
+        time.sleep(0.005)
+    journal.stop()
+
+
 def opened(directory: Path, disk: Disk = SYSTEM_DISK) -> ManagedLedger:
     term = read_term(directory)
     first = 0 if term is None else term.first_ledger
@@ -235,7 +246,7 @@ async def test_a_restart_ships_what_was_synced_and_not_told(homes: tuple[Path, P
         partition.publish(seq)  # the store is away: receipts go on until the lag bound
     assert partition.confirmed == [0, 1, 2, 3]
     partition.die()
-    await asyncio.to_thread(lambda: started(first, url).stop())
+    await asyncio.to_thread(restarted, first, url)
     assert await asyncio.to_thread(taken_over, second, url) == [str(NUMBER)]
     assert stored(second) == [0, 1, 2, 3]
 
@@ -540,7 +551,7 @@ async def test_a_disk_makes_good_what_somebody_deleted_from_its_journal(
 ) -> None:
     bucket = await shipped_with_pieces(homes, url)
     sorted((bucket / "journal").rglob("0*/0*"))[2].unlink()
-    await asyncio.to_thread(lambda: started(homes[0], url).stop())
+    await asyncio.to_thread(restarted, homes[0], url)
     assert await asyncio.to_thread(taken_over, homes[1], url) == [str(NUMBER)]
     assert stored(homes[1]) == list(range(23))
 
@@ -743,6 +754,6 @@ async def test_a_partition_whose_file_was_cut_gets_no_receipt_by_what_others_shi
     partition.die()
     await asyncio.to_thread(journal.stop)
     # Its next life finds all of it.
-    await asyncio.to_thread(lambda: started(first, url).stop())
+    await asyncio.to_thread(restarted, first, url)
     await asyncio.to_thread(taken_over, second, url)
     assert stored(second) == [0, 1, 2]
