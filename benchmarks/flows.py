@@ -1,12 +1,15 @@
 """`python -m benchmarks.flows`: how many files and functions of the product a message runs through.
 
 Counted on the stub cluster that tests use, client's and broker's side together, without `testing/`: a keyed
-send, its delivery, its acknowledgment, a change of a policy, each in a broker that has done the same before.
-For a moment all that runs behind the call counts too: receipts, durable cursors.
+send, its delivery, its acknowledgment, a change of a policy, each in a broker that has done the same before;
+and the first change of a namespace's policies, which begins its change log.
+For a moment all that runs behind the call counts too: receipts, durable cursors. The look around that each
+actor takes once a second is no part of a flow: each begins behind it, and is counted anew if it met one.
 """
 
 from __future__ import annotations
 
+import itertools
 import sys
 import tempfile
 import threading
@@ -27,6 +30,11 @@ TOPIC = "persistent://public/default/flow"
 WAIT_MS = 5_000
 WARM_UP = 20
 QUIET_S = 1.0
+TICK = ("broker/serving/session_host.py", "_tick")
+"""The look around that each actor takes once a second."""
+TICKS_APART_S = 0.1
+"""Ticks of several actors that are less apart belong together."""
+ATTEMPTS = 4
 
 
 class Tracer:
@@ -34,6 +42,7 @@ class Tracer:
 
     def __init__(self) -> None:
         self._seen: set[tuple[str, str]] | None = None
+        self._last_tick_s = 0.0
 
     def begin(self) -> None:
         """Trace this thread, and all that are started from now on."""
@@ -41,21 +50,48 @@ class Tracer:
         sys.setprofile(self._entered)
 
     def _entered(self, frame: FrameType, event: str, _: Any) -> None:
-        seen = self._seen
-        if seen is None or event != "call":
+        if event != "call":
             return
         file = frame.f_code.co_filename
-        if file.startswith(PACKAGE) and not file.startswith(f"{PACKAGE}testing/"):
-            seen.add((file.removeprefix(PACKAGE), f"{frame.f_code.co_name}:{frame.f_code.co_firstlineno}"))
+        if not file.startswith(PACKAGE) or file.startswith(f"{PACKAGE}testing/"):
+            return
+        file, function = file.removeprefix(PACKAGE), frame.f_code.co_name
+        if (file, function) == TICK:
+            self._last_tick_s = time.monotonic()
+        if (seen := self._seen) is not None:
+            seen.add((file, f"{function}:{frame.f_code.co_firstlineno}"))
 
-    def count(self, act: Callable[[], object], settle_s: float) -> tuple[int, int]:
-        """Run `act`, and for a moment what follows from it; the numbers of files and functions."""
-        time.sleep(QUIET_S)
-        self._seen = set()
-        act()
-        time.sleep(settle_s)
-        seen, self._seen = self._seen, None
-        return len({file for file, _ in seen}), len(seen)
+    def count(self, act: Callable[[], object], settle_s: float, attempts: int = ATTEMPTS) -> tuple[int, int]:
+        """Run `act`, and for a moment what follows from it; the numbers of files and functions.
+
+        With several attempts `act` has to be of a kind that can be done again.
+        """
+        least: set[tuple[str, str]] | None = None
+        for _ in range(attempts):
+            time.sleep(QUIET_S)
+            self._wait_for_ticks()
+            began_s = time.monotonic()
+            seen: set[tuple[str, str]] = set()
+            self._seen = seen
+            act()
+            time.sleep(settle_s)
+            self._seen = None
+            least = seen if least is None or len(seen) < len(least) else least
+            if self._last_tick_s < began_s:
+                break
+        assert least is not None
+        return len({file for file, _ in least}), len(least)
+
+    def end(self) -> None:
+        """Trace this thread no more, nor those that are started."""
+        threading.setprofile(None)
+        sys.setprofile(None)
+
+    def _wait_for_ticks(self) -> None:
+        """Wait until all actors have just ticked."""
+        last_s = self._last_tick_s
+        while self._last_tick_s == last_s or time.monotonic() < self._last_tick_s + TICKS_APART_S:
+            time.sleep(0.001)
 
 
 def flows(directory: Path) -> dict[str, tuple[int, int]]:
@@ -72,17 +108,26 @@ def flows(directory: Path) -> dict[str, tuple[int, int]]:
         producer.send(b"x", partition_key=str(number))
         consumer.acknowledge(consumer.receive(WAIT_MS))
     received: list[Message] = []
+    limits = itertools.count(9)
 
     def send_until_delivered() -> None:
         producer.send(b"y", partition_key="8")
         received.append(consumer.receive(WAIT_MS))
 
+    def change_policy() -> None:
+        admin.topics.policies.set(TOPIC, "max_producers", next(limits))
+
+    # One that is acknowledged for each time that it may have to be counted.
+    for _ in range(ATTEMPTS):
+        send_until_delivered()
     counted = {
         "nothing": tracer.count(lambda: None, 0.7),
         "send until delivered": tracer.count(send_until_delivered, 0.0),
-        "acknowledgment": tracer.count(lambda: consumer.acknowledge(received[0]), 0.6),
-        "policy change": tracer.count(lambda: admin.topics.policies.set(TOPIC, "max_producers", 9), 0.8),
+        "acknowledgment": tracer.count(lambda: consumer.acknowledge(received.pop(0)), 0.6),
+        "first policy change": tracer.count(change_policy, 0.6, attempts=1),
+        "policy change": tracer.count(change_policy, 0.6),
     }
+    tracer.end()
     client.close()
     cluster.close()
     return counted

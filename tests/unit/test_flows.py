@@ -20,6 +20,7 @@ def test_each_flow_is_counted() -> None:
         "nothing",
         "send until delivered",
         "acknowledgment",
+        "first policy change",
         "policy change",
     ]
     for name, files, functions in lines[1:]:
