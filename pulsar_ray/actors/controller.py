@@ -81,9 +81,7 @@ class Controller:
 
     async def ready(self) -> dict[str, Any]:
         """Wait until the broker serves. Raises what is wrong with the data directory, typed."""
-        if self._start is None or (self._start.done() and self._start.exception() is not None):
-            self._start = asyncio.get_running_loop().create_task(self._open())
-        await asyncio.shield(self._start)
+        await self._serving()
         membership = self._stores.membership
         assert membership is not None
         return {
@@ -163,7 +161,9 @@ class Controller:
                 logger.exception("looking for stores failed")
 
     async def _serving(self) -> ControlPlane:
-        await self.ready()
+        if self._start is None or (self._start.done() and self._start.exception() is not None):
+            self._start = asyncio.get_running_loop().create_task(self._open())
+        await asyncio.shield(self._start)
         assert self._plane is not None
         return self._plane
 

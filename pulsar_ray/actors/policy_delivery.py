@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from functools import partial
 
 from pulsar_ray.actors.broker_actors import BrokerActors
-from pulsar_ray.broker.catalog.administration.policy_confirmations import PolicyConfirmations
 from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.policies import PolicyUpdate
@@ -31,7 +30,8 @@ class PolicyDelivery:
     def __init__(self, topics: TopicRegistry, actors: BrokerActors) -> None:
         self._topics = topics
         self._actors = actors
-        self._confirmations = PolicyConfirmations()
+        self._confirmed: dict[str, int] = {}
+        """The version that each running actor has confirmed since this controller started, by its name."""
         self._calls: dict[str, asyncio.Task[None]] = {}
         self._late: set[str] = set()
         self._repeated_version = -1
@@ -42,7 +42,7 @@ class PolicyDelivery:
 
     def created(self, name: str, update: PolicyUpdate) -> None:
         """An actor was created with these policies."""
-        self._confirmations.created(name, update)
+        self._confirmed[name] = update.version
 
     async def changed(self, subject: str) -> None:
         """Notify the running actors of a namespace or topic, and wait a little for them."""
@@ -51,14 +51,10 @@ class PolicyDelivery:
     async def repeat(self) -> None:
         """Tell every running actor that has not confirmed what holds now."""
         handles = self._actors.handles
-        self._confirmations.keep_only(handles)
+        self._confirmed = {name: version for name, version in self._confirmed.items() if name in handles}
         last = self._topics.catalog.policies.last_version
         is_news = last != self._repeated_version
-        names = [
-            name
-            for name in handles
-            if is_news or name in self._late or not self._confirmations.is_known(name)
-        ]
+        names = [name for name in handles if is_news or name in self._late or name not in self._confirmed]
         self._late.clear()
         try:
             await self._tell(names)
@@ -82,7 +78,7 @@ class PolicyDelivery:
                 continue
             if row.topic not in updates:
                 updates[row.topic] = self._topics.policies.update_for(row.topic)
-            if self._confirmations.lacks(name, updates[row.topic]):
+            if self._confirmed.get(name, 0) < updates[row.topic].version:
                 call = asyncio.get_running_loop().create_task(self._tell_one(name, row.topic))
                 self._calls[name] = call
                 call.add_done_callback(partial(self._told, name))
@@ -98,7 +94,7 @@ class PolicyDelivery:
         while (handle := self._actors.handles.get(name)) is not None:
             try:
                 update = self._topics.policies.update_for(topic)
-                if not self._confirmations.lacks(name, update):
+                if self._confirmed.get(name, 0) >= update.version:
                     return
                 await handle.call("apply_policies", update, within_s=CALL_DEADLINE_S)
             except PulsarException as error:
@@ -106,4 +102,5 @@ class PolicyDelivery:
                 logger.warning("%s has not taken its policies yet: %s", name, error)
                 return
             if self._actors.handles.get(name) is handle:
-                self._confirmations.confirmed(name, update)
+                # A late answer undoes no later one.
+                self._confirmed[name] = max(self._confirmed.get(name, 0), update.version)

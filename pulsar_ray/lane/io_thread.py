@@ -299,12 +299,17 @@ class IoInterest:
         if self._told & select.EPOLLONESHOT and not mask & select.EPOLLIN:
             self._told = 0
 
-    def apply(self) -> None:
-        """Watch for what is wanted now."""
+    def apply(self, *, looks_away: bool = False) -> None:
+        """Watch for what is wanted now; with `looks_away` for nothing to read, whichever thread reads."""
         # Chosen under the lock: a caller that leaves meanwhile may have set the other one already, and a slow
         # thread would take that back.
         with self._lock:
-            self._tell(_AWAY if self.caller_reads else select.EPOLLIN)
+            mask = _AWAY if looks_away or self.caller_reads else select.EPOLLIN
+            if self.wants_write:
+                mask |= select.EPOLLOUT
+            if mask != self._told and not self._has_ended:
+                self._told, self.is_armed = mask, bool(mask & select.EPOLLIN)
+                self._io.modify(self._fd, mask)
 
     def look_away(self) -> None:
         """Watch for nothing to read until `apply`, whichever thread reads.
@@ -312,13 +317,4 @@ class IoInterest:
         Where the one report of a hang-up has come there is nothing left to look away from.
         """
         if self._told:
-            with self._lock:
-                self._tell(_AWAY)
-
-    def _tell(self, mask: int) -> None:
-        """Set what epoll watches for; called with the lock held."""
-        if self.wants_write:
-            mask |= select.EPOLLOUT
-        if mask != self._told and not self._has_ended:
-            self._told, self.is_armed = mask, bool(mask & select.EPOLLIN)
-            self._io.modify(self._fd, mask)
+            self.apply(looks_away=True)

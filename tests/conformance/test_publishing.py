@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_ray.broker.partition.publishing import quick_disk
+from pulsar_ray.broker.serving import owner_loop
 from pulsar_ray.client.client import Client
 from pulsar_ray.errors import AlreadyClosed, MessageTooBig, ProducerBusy, ProducerQueueIsFull, Result
 from pulsar_ray.model.enums import BatchingType, CompressionType
@@ -30,9 +30,9 @@ def is_one_entry(message_ids: list[MessageId]) -> bool:
 def test_a_quick_disk_keeps_the_order(
     broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quick_disk, "TRIAL_WRITES", 3)
-    monkeypatch.setattr(quick_disk, "QUICK_S", 10.0)
-    monkeypatch.setattr(quick_disk, "STALL_S", 9.0)
+    monkeypatch.setattr(owner_loop, "TRIAL_WRITES", 3)
+    monkeypatch.setattr(owner_loop, "QUICK_S", 10.0)
+    monkeypatch.setattr(owner_loop, "STALL_S", 9.0)
     topic = broker.topic()
     producer = client.create_producer(topic)
     consumer = client.subscribe(topic, "s")

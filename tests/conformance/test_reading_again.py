@@ -74,7 +74,7 @@ def test_what_was_deleted_before_it_was_read_is_passed_over(
     served = broker.served(topic, "s")
     wait_until(lambda: served.core.blocks_wanted() == 0, what="its queue is full")
     broker.admin().topics.truncate(topic)
-    wait_until(lambda: not served._feeder._log.segments, what="the dispatcher knows of it")
+    wait_until(lambda: not served._feeder._log.view.segments, what="the dispatcher knows of it")
     consumer.acknowledge(held)
 
     def all_is_read() -> bool:

@@ -50,26 +50,23 @@ class ConsumerTraffic:
         """Consumers are sent these, by their incarnation."""
         now_ms = self._clock.now_ms()
         for incarnation, grants in by_consumer.items():
-            self._count(incarnation, grants, now_ms)
-
-    def _count(self, incarnation: int, grants: Sequence[Grant], now_ms: int) -> None:
-        messages = entries = size = redelivered = chunks = 0
-        for grant in grants:
-            block = grant.block
-            rows = grant.row_set.bit_count()
-            messages += rows
-            entries += rows if block.row_is_entry else 1
-            size += block.length * rows // block.messages
-            if block.chunks:
-                chunks += 1 + len(block.chunks)
-                size += sum(chunk.length for chunk in block.chunks)
-            if grant.redelivery_count:
-                redelivered += rows
-            elif block.stored_ms:
-                self.latency.observe((now_ms - block.stored_ms) / 1000)
-        self._all.delivered(messages, entries, size, redelivered, now_ms, chunks)
-        if known := self._consumers.get(incarnation):
-            known[0].delivered(messages, entries, size, redelivered, now_ms, chunks)
+            messages = entries = size = redelivered = chunks = 0
+            for grant in grants:
+                block = grant.block
+                rows = grant.row_set.bit_count()
+                messages += rows
+                entries += rows if block.row_is_entry else 1
+                size += block.length * rows // block.messages
+                if block.chunks:
+                    chunks += 1 + len(block.chunks)
+                    size += sum(chunk.length for chunk in block.chunks)
+                if grant.redelivery_count:
+                    redelivered += rows
+                elif block.stored_ms:
+                    self.latency.observe((now_ms - block.stored_ms) / 1000)
+            self._all.delivered(messages, entries, size, redelivered, now_ms, chunks)
+            if known := self._consumers.get(incarnation):
+                known[0].delivered(messages, entries, size, redelivered, now_ms, chunks)
 
     def acknowledged(self, incarnation: int, messages: int) -> None:
         """A consumer acknowledged; so many of the messages were pending."""

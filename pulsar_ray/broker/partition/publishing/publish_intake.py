@@ -31,7 +31,7 @@ from pulsar_ray.broker.partition.publishing.producer_endpoint import (
     WaitingBlocks,
 )
 from pulsar_ray.broker.partition.publishing.publish_gate import PublishGate, PublishThrottle
-from pulsar_ray.broker.partition.publishing.quick_disk import SMALL_WRITE_BYTES, QuickDisk, is_small
+from pulsar_ray.broker.serving.owner_loop import SMALL_WRITE_BYTES, QuickDisk, is_small
 from pulsar_ray.clock import Clock
 from pulsar_ray.config import ENTRY_OVERHEAD_BYTES
 from pulsar_ray.errors import (
@@ -106,11 +106,6 @@ class PublishFigures:
         self.write_seconds = BucketCounts(FSYNC_SECONDS.buckets)
         self.commit_blocks = BucketCounts(COMMIT_BLOCKS.buckets)
         self.refused: Counter[str] = Counter(dict.fromkeys(REFUSAL_REASONS, 0))
-
-    def wrote(self, seconds: float, blocks: int) -> None:
-        """A commit of so many blocks was durable after so long."""
-        self.write_seconds.observe(seconds)
-        self.commit_blocks.observe(blocks)
 
     def refuses(self, error: PulsarException) -> None:
         """A block is refused, or held back until its producer may go on."""
@@ -499,7 +494,8 @@ class PublishIntake:
             if is_lone and seconds is not None:
                 self._quick_disk.took(seconds)
             if seconds is not None:
-                self.figures.wrote(seconds, len(group))
+                self.figures.write_seconds.observe(seconds)
+                self.figures.commit_blocks.observe(len(group))
             self._stored(_Stored(group, self._ledger.finish_append(commit), is_awaited))
 
         if not is_lone or not self._quick_disk.is_trusted or not self._disk.is_idle:

@@ -42,8 +42,9 @@ class KeptBlocks(NamedTuple):
 class CompactedLog:
     """Belongs to one subscription, whose active consumer says whether `is_read_compacted`."""
 
-    def __init__(self, log: LogView, directory: str) -> None:
-        self._log = log
+    def __init__(self, view: LogView, directory: str) -> None:
+        self.view = view
+        """The log itself."""
         self._directory = Path(directory)
         self.is_read_compacted = False
         self._reader = -1
@@ -63,53 +64,20 @@ class CompactedLog:
         self._former: list[tuple[int, FormLock]] = []
         """Of forms that another has replaced, by the index of their segments."""
 
-    # ---- as a LogView
-
-    @property
-    def last(self) -> Position:
-        """The last entry that is durable."""
-        return self._log.last
-
     @property
     def first(self) -> Position:
         """The first entry there is to read."""
         kept = None if self.compacted is None else self.compacted.first
-        return self._log.first if kept is None else min(kept, self._log.first)
+        return self.view.first if kept is None else min(kept, self.view.first)
 
     @property
     def ledgers(self) -> list[tuple[int, int]]:
         """(ledger id, last entry id) of each ledger that has something to read."""
         compacted = self.compacted
         if compacted is None:
-            return self._log.ledgers
+            return self.view.ledgers
         last = {ledger_id: last_entry_id for ledger_id, last_entry_id, *_ in compacted.segments}
-        return sorted({**last, **dict(self._log.ledgers)}.items())
-
-    @property
-    def segments(self) -> list[Segment]:
-        """All segments of the log, as they are now."""
-        return self._log.segments
-
-    @property
-    def has_marked(self) -> bool:
-        """Whether blocks were met that may be delayed or chunks."""
-        return self._log.has_marked
-
-    @has_marked.setter
-    def has_marked(self, has_marked: bool) -> None:
-        self._log.has_marked = has_marked
-
-    def forget_tail(self) -> None:
-        """Read everything from the files again."""
-        self._log.forget_tail()
-
-    def blocks_from(self, position: Position, max_messages: int) -> list[BlockRef] | None:
-        """See LogView.blocks_from."""
-        return self._log.blocks_from(position, max_messages)
-
-    def reader_from(self, position: Position, place: FramePlace | None, max_messages: int) -> FileRead | None:
-        """See LogView.reader_from."""
-        return self._log.reader_from(position, place, max_messages)
+        return sorted({**last, **dict(self.view.ledgers)}.items())
 
     # ---- what compaction has kept
 
@@ -140,7 +108,7 @@ class CompactedLog:
 
     def begin(self) -> None:
         """Begin another reading, of the newest form."""
-        self._chosen = self._log.compacted
+        self._chosen = self.view.compacted
         self._began_at = self._next = None
         self._is_rest = False
 
@@ -149,10 +117,10 @@ class CompactedLog:
 
         It has all removals since the form that was read before, for the log behind that was kept.
         """
-        newest, first = self._log.compacted, self._log.first
+        newest, first = self.view.compacted, self.view.first
         if newest is None or position >= first:
             self._chosen = None
-        elif not first.entry_id and first <= min(newest.horizon, self._log.last):
+        elif not first.entry_id and first <= min(newest.horizon, self.view.last):
             self._chosen = _before(newest, first)
         else:
             self._chosen = newest
@@ -164,7 +132,7 @@ class CompactedLog:
 
         No file is being read. Unless entries from the position on are held, they may be gone.
         """
-        newest, chosen = self._log.compacted, self._chosen
+        newest, chosen = self.view.compacted, self._chosen
         if self._began_at is None:
             self._began_at = position
         if newest is chosen:
@@ -177,7 +145,7 @@ class CompactedLog:
 
     def take_newest(self, position: Position) -> bool:
         """Read on from a position in the newest form; False if there is no other."""
-        newest = self._log.compacted
+        newest = self.view.compacted
         if newest is None or self._chosen is None or newest.number == self._chosen.number:
             return False
         self._go_on(position)
@@ -188,16 +156,16 @@ class CompactedLog:
         compacted = self.compacted
         if compacted is not None and position <= compacted.horizon:
             return False
-        first = self._log.first
+        first = self.view.first
         if position >= first:
-            if position.ledger_id != self._log.last.ledger_id:
+            if position.ledger_id != self.view.last.ledger_id:
                 self._next = position, self._next_of(position)
             return False
         return self._next is None or self._next[0] != position or self._next[1] < first
 
     def _next_of(self, position: Position) -> Position:
         """The first entry from a position on, perhaps of a later ledger."""
-        for ledger_id, last in self._log.ledgers:
+        for ledger_id, last in self.view.ledgers:
             if ledger_id > position.ledger_id:
                 return Position(ledger_id, 0)
             if ledger_id == position.ledger_id and position.entry_id <= last:
@@ -213,8 +181,8 @@ class CompactedLog:
     def last_kept(self) -> Position:
         """The last entry there is to read, EARLIEST if there is none."""
         compacted = self.compacted
-        if compacted is None or self._log.last > compacted.horizon:
-            return self._log.last
+        if compacted is None or self.view.last > compacted.horizon:
+            return self.view.last
         return Position(*compacted.last[:2]) if compacted.last[0] >= 0 else EARLIEST
 
     def removed_from(self, position: Position) -> int:
@@ -241,8 +209,8 @@ class CompactedLog:
 
     def is_compacted_at(self, position: Position) -> bool:
         """Whether what compaction has kept is read at a position."""
-        compacted = self.compacted
-        return compacted is not None and position <= compacted.horizon
+        chosen = self._chosen
+        return self.is_read_compacted and chosen is not None and position <= chosen.horizon
 
     def kept_from(self, position: Position, place: FramePlace | None, max_messages: int) -> KeptRead | None:
         """Reading what compaction has kept from a position on; None if that is nothing."""

@@ -50,6 +50,7 @@ class CoreFeeder:
         self._name = name
         self._core = core
         self._log = log
+        self._view = log.view
         self._consumers = consumers
         self._durability = durability
         self._loop = loop
@@ -75,17 +76,17 @@ class CoreFeeder:
             return False
         position = core.read_position
         self.look_who_reads()
-        if position > self._log.last or (wanted := core.blocks_wanted()) <= 0:
+        if position > self._view.last or (wanted := core.blocks_wanted()) <= 0:
             return False
         is_compacted = self._log.is_compacted_at(position)
-        blocks = None if is_compacted else self._log.blocks_from(position, wanted)
+        blocks = None if is_compacted else self._view.blocks_from(position, wanted)
         if blocks is None:
             read = self._read_kept if is_compacted else self._read_file
             return read(position, wanted, resume)
         if not blocks:
             return False
         self._went_on()
-        has_marked = self._log.has_marked
+        has_marked = self._view.has_marked
         if has_marked:
             core.delayed.has_met = True
             has_marked = any(ref.is_marked for ref in blocks)
@@ -176,7 +177,7 @@ class CoreFeeder:
 
     def extend_to_end(self) -> None:
         """Extend the cursor to the log's end: unread entries are backlog, and may be acknowledged."""
-        core, last = self._core, self._log.last
+        core, last = self._core, self._view.last
         if core.read_position <= last:
             self._extend_closed_ledgers()
             core.cursor.extend(last)
@@ -187,7 +188,7 @@ class CoreFeeder:
 
     def _extend_closed_ledgers(self) -> None:
         """Tell the cursor where closed ledgers end: behind that would seem to be nothing."""
-        newest = self._log.last.ledger_id
+        newest = self._view.last.ledger_id
         if newest != self._newest_ledger_id:
             self._newest_ledger_id = newest
             self._core.cursor.set_ledgers(self._log.ledgers)
@@ -201,7 +202,7 @@ class CoreFeeder:
     def read_again(self) -> None:
         """Read from the files what comes next, whatever is in memory."""
         self._place = None
-        self._log.forget_tail()
+        self._view.forget_tail()
 
     def _read_headers(self, blocks: list[BlockRef], resume: Callable[[], None], *, has_marked: bool) -> None:
         """Read keys, times and chunks of blocks: frames in memory do not hold them."""
@@ -231,7 +232,7 @@ class CoreFeeder:
         self._reader.submit(read, done)
 
     def _chunk_reader(self) -> ChunkReader:
-        return ChunkReader(self._log.segments, self._core.blocks.chunks.begun)
+        return ChunkReader(self._view.segments, self._core.blocks.chunks.begun)
 
     def _offer(self, read: ReadBlocks, seek_generation: int) -> None:
         self._extend_closed_ledgers()
@@ -243,7 +244,7 @@ class CoreFeeder:
 
     def _read_file(self, position: Position, wanted: int, resume: Callable[[], None]) -> bool:
         """Begin to read a file; True if all that there was is deleted instead."""
-        read = self._log.reader_from(position, self._place, wanted)
+        read = self._view.reader_from(position, self._place, wanted)
         if read is None:
             return self._has_passed_deleted(position)
         self.is_reading = True
@@ -272,9 +273,9 @@ class CoreFeeder:
             self._damage = text
         self._went_on()
         if blocks.refs:
-            if not self._log.has_marked and any(ref.is_marked for ref in blocks.refs):
-                self._log.has_marked = True
-            self._core.delayed.has_met |= self._log.has_marked
+            if not self._view.has_marked and any(ref.is_marked for ref in blocks.refs):
+                self._view.has_marked = True
+            self._core.delayed.has_met |= self._view.has_marked
             self._offer(blocks, generation)
             resume()
         else:
@@ -373,4 +374,4 @@ class ReadingWatch:
         core, feeder = self._core, self._feeder
         if not core.consumers or feeder.is_reading or feeder.problem or core.blocks_wanted() <= 0:
             return None
-        return core.read_position if core.read_position <= self._log.last else core.passed_over()
+        return core.read_position if core.read_position <= self._log.view.last else core.passed_over()

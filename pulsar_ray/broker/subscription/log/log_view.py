@@ -133,7 +133,7 @@ class LogView:
     def blocks_from(self, position: Position, max_messages: int) -> list[BlockRef] | None:
         """Return blocks from `position` on out of memory; None if a file must be read."""
         tail = self._tail
-        if not tail or position < _first_entry(tail[0]):
+        if not tail or position < (tail[0].ledger_id, tail[0].first_entry_id):
             return None
         index = len(tail) - 1
         # Usually it is near the end: searching a deque goes through half of it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -120,7 +121,7 @@ def read_slots(directory: str, refs: Sequence[BlockRef], slotting: Slotting) -> 
     SegmentGone if a segment is not there.
     """
     found: list[Slots] = []
-    for segment, blocks in groupby(refs, key=lambda ref: (ref.ledger_id, ref.segment_index)):
+    for segment, blocks in groupby(refs, key=attrgetter("ledger_id", "segment_index")):
         with SegmentReader(Path(directory) / segment_name(*segment)) as reader:
             found += slots_in(reader, list(blocks), slotting)
     return found
@@ -206,7 +207,7 @@ def read_delays(directory: str, refs: Sequence[BlockRef]) -> list[DeliveryTimes 
     error. Raises SegmentGone if a segment is not there.
     """
     found: list[DeliveryTimes | None] = []
-    for segment, blocks in groupby(refs, key=lambda ref: (ref.ledger_id, ref.segment_index)):
+    for segment, blocks in groupby(refs, key=attrgetter("ledger_id", "segment_index")):
         with SegmentReader(Path(directory) / segment_name(*segment)) as reader:
             found += delays_in(reader, list(blocks))
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pulsar_ray.broker.partition.publishing.quick_disk import STALL_S, TRIAL_WRITES, QuickDisk, is_small
+from pulsar_ray.broker.serving.owner_loop import STALL_S, TRIAL_WRITES, QuickDisk, is_small
 
 QUICK = 0.0003
 
