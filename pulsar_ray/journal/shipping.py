@@ -95,7 +95,9 @@ class Shipping:
             return None
         if self._queued_bytes >= self.cut.object_bytes:
             return 0.0
-        bound = self.cut.sync_seconds if waits_for_sync else self.cut.seconds
+        bound = self.cut.seconds
+        if waits_for_sync:  # what comes while an object is under way gathers for the next (ADR 0150)
+            bound = self.cut.sync_seconds if self.next_number > self.prefix else 0.0
         return max(0.0, self._queue[0].since + bound - now)
 
     def begin(self, now: float, waits_for_sync: bool) -> list[Task[list[Queued]]]:

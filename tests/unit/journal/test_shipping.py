@@ -15,9 +15,15 @@ def test_an_object_is_cut_by_time_and_sooner_if_somebody_waits() -> None:
     ship = shipping()
     ship.queue(10.0, Append("p", "1-0", 0), 100)
     assert ship.due_seconds(10.0, waits_for_sync=False) == pytest.approx(0.25)
-    assert ship.due_seconds(10.0, waits_for_sync=True) == pytest.approx(0.005)
     assert ship.begin(10.1, waits_for_sync=False) == []
-    assert len(ship.begin(10.1, waits_for_sync=True)) == 1
+    assert ship.due_seconds(10.0, waits_for_sync=True) == 0.0
+    (under_way,) = ship.begin(10.0, waits_for_sync=True)
+    next(under_way)
+    ship.queue(10.1, Append("p", "1-0", 100), 100)
+    assert ship.due_seconds(10.1, waits_for_sync=True) == pytest.approx(0.005)
+    with pytest.raises(StopIteration):
+        under_way.send(CREATED)
+    assert ship.due_seconds(10.1, waits_for_sync=True) == 0.0, "nothing else is under way"
 
 
 def test_full_objects_begin_at_once_up_to_a_number_under_way() -> None:

@@ -646,7 +646,7 @@ async def test_a_repaired_directory_serves_nothing_less_than_what_was_shipped(
 
 def hold_back(journal: StoreJournal, *, is_held: bool = True) -> None:
     """Let objects begin, or none, however much is told."""
-    journal._life.shipping.cut = Cut(sync_seconds=1e9, seconds=1e9) if is_held else Cut()
+    journal._life.shipping.cut = Cut(under_way=0) if is_held else Cut()
     journal._loop.call_soon_threadsafe(journal._runner.nudge)
 
 
