@@ -118,7 +118,7 @@ def listed_files(directory: Path) -> dict[str, int]:
     for ledger in content.manifest.ledgers.values():
         for segment in ledger.segments:
             is_open = ledger.is_open and segment is ledger.segments[-1]
-            found[segment.path.name] = _end_of_frames(segment) if is_open else segment.end_offset
+            found[segment.name] = _end_of_frames(segment) if is_open else segment.end_offset
     if (form := content.manifest.compacted) is not None:
         for kept, _, _, _, end_offset, _ in form.segments:
             found[segment_name(kept, COMPACTED_INDEX + form.number)] = end_offset
@@ -140,7 +140,7 @@ def closed_segments(directory: Path) -> dict[str, int]:
     content = read_manifest(directory)
     ledgers = [] if content is None else content.manifest.ledgers.values()
     return {
-        segment.path.name: segment.end_offset
+        segment.name: segment.end_offset
         for ledger in ledgers
         for segment in ledger.segments
         if not (ledger.is_open and segment is ledger.segments[-1])

@@ -18,15 +18,24 @@ _NAME = re.compile(r"(\d+)-(\d+)\.seg\Z")
 class SegmentInfo(NamedTuple):
     """The part of a segment file that holds durable entries.
 
-    `last_entry_id` is first - 1 while there are none.
+    `last_entry_id` is first - 1 while there are none. A log keeps thousands of these, so the path is made
+    when it is asked for.
     """
 
     ledger_id: int
     segment_index: int
-    path: Path
+    directory: Path
     first_entry_id: int
     end_offset: int
     last_entry_id: int
+
+    @property
+    def name(self) -> str:
+        return segment_name(self.ledger_id, self.segment_index)
+
+    @property
+    def path(self) -> Path:
+        return self.directory / self.name
 
 
 COMPACTED_INDEX = 1 << 31

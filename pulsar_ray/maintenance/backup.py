@@ -192,7 +192,7 @@ def _copy_files(source: Path, target: Path, progress: Progress) -> int | None:
     size = 0
     for ledger in content.manifest.ledgers.values():
         for segment in ledger.segments:
-            listed = segment._replace(path=source / segment.path.name)
+            listed = segment._replace(directory=source)
             is_open = ledger.is_open and segment is ledger.segments[-1]
             end = sound_end(listed) if is_open else segment.end_offset
             copy = _fetch_bytes if is_offloaded(listed.path) else _copy_bytes

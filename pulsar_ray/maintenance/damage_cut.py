@@ -22,7 +22,7 @@ from pulsar_ray.format.segment import SEGMENT_HEADER_SIZE, SegmentHeader
 from pulsar_ray.ledger.disk import SYSTEM_DISK, create_closed
 from pulsar_ray.ledger.reader import SegmentReader
 from pulsar_ray.ledger.recovery import SegmentScan
-from pulsar_ray.ledger.segment_file import SegmentInfo, segment_name
+from pulsar_ray.ledger.segment_file import SegmentInfo
 from pulsar_ray.maintenance.damage import Damage, Kind
 from pulsar_ray.maintenance.form_repair import is_of_form, repairs_of_form
 from pulsar_ray.maintenance.partition_repair import Repair, SetAside
@@ -215,9 +215,9 @@ def _cut(aside: SetAside, partition: PartitionContent, paths: set[str], lost_up_
 
 
 def _add_lost_ledger(manifest: Manifest, ledger_id: int, paths: set[str]) -> None:
-    path = manifest.directory / segment_name(ledger_id, 0)
-    paths.add(str(path))
-    manifest.ledgers[ledger_id] = LedgerInfo(ledger_id, 1, [SegmentInfo(ledger_id, 0, path, 0, 0, -1)])
+    lost = SegmentInfo(ledger_id, 0, manifest.directory, 0, 0, -1)
+    paths.add(str(lost.path))
+    manifest.ledgers[ledger_id] = LedgerInfo(ledger_id, 1, [lost])
 
 
 def _cut_ledger(

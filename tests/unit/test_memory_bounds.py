@@ -167,7 +167,7 @@ def wake_times() -> WakeTimes:
         (failures, COUNT, 350),
         (partly_acknowledged_batches, COUNT, 600),
         (subscriptions, COUNT, 400),
-        (ledgers, COUNT, 750),
+        (ledgers, COUNT, 450),
         (leases, COUNT, 250),
         (places, COUNT, 220),
         (producer, 1, 250_000),

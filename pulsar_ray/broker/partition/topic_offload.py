@@ -88,7 +88,7 @@ def _offers(closed: Sequence[SegmentInfo]) -> list[Offer]:
     found = []
     for segment in closed:
         with contextlib.suppress(FileNotFoundError):
-            found.append(Offer(segment.path.stat().st_mtime, segment.path.name, segment.end_offset))
+            found.append(Offer(segment.path.stat().st_mtime, segment.name, segment.end_offset))
     return found
 
 
@@ -168,7 +168,7 @@ class TopicOffload:
 
     async def status(self) -> dict[str, Any]:
         """Describe the last offload, and how much is only in the object store."""
-        here = [segment for segment in self._ledger.segments() if segment.path.name not in self._away]
+        here = [segment for segment in self._ledger.segments() if segment.name not in self._away]
         first = Position(here[0].ledger_id, here[0].first_entry_id) if here else None
         return {
             "status": self._status,
@@ -230,7 +230,7 @@ class TopicOffload:
     def write_note(self) -> None:
         """Note what may leave a full disk while the partition sleeps. Raises OSError."""
         percent = 0 if self._is_off else Thresholds(self._policies).disk_percent
-        names = [segment.path.name for segment, _ in self._closed()[:MOST_OFFERS]] if percent else []
+        names = [segment.name for segment, _ in self._closed()[:MOST_OFFERS]] if percent else []
         write_resting_note(self._directory, percent, names)
 
     @property
@@ -239,7 +239,7 @@ class TopicOffload:
         return not is_shipped or is_system_topic(TopicName.parse(self._ledger.identity.topic))
 
     def _here_bytes(self) -> int:
-        return sum(s.end_offset for s in self._ledger.segments() if s.path.name not in self._away)
+        return sum(s.end_offset for s in self._ledger.segments() if s.name not in self._away)
 
     async def _look(self) -> None:
         shipping, topic = self._shipping, TopicName.parse(self._ledger.identity.topic)
@@ -263,13 +263,13 @@ class TopicOffload:
             return []
         closed = [segment for segment, _ in self._closed()[:MOST_OFFERS]]
         offers = await self._loop.run_in_executor(None, _offers, closed)
-        self._away |= {segment.path.name for segment in closed} - {offer.name for offer in offers}
+        self._away |= {segment.name for segment in closed} - {offer.name for offer in offers}
         try:
             going = set(await shipping.room((used, usage.total), thresholds.disk_percent, offers))
         except RemoteStoreUnavailable as error:
             self._last_error = error.text
             return []
-        return [segment for segment in closed if segment.path.name in going]
+        return [segment for segment in closed if segment.name in going]
 
     async def _look_back(self) -> None:
         """Bring segments back, as far as the disk has room."""
@@ -302,14 +302,14 @@ class TopicOffload:
         return [each for each in reversed(found) if each[0].path.name not in self._away]
 
     def _gone(self) -> list[SegmentInfo]:
-        return [segment for segment in self._ledger.segments() if segment.path.name in self._away]
+        return [segment for segment in self._ledger.segments() if segment.name in self._away]
 
     # ---- how
 
     def _begin(self, what: str, wanted: Iterable[SegmentInfo]) -> None:
         self._status, self._last_error = RUNNING, ""
         run = self._run = self._loop.create_future()
-        self._spawn(self._carry_out(run, what, [segment.path.name for segment in wanted]))
+        self._spawn(self._carry_out(run, what, [segment.name for segment in wanted]))
 
     async def _carry_out(self, run: asyncio.Future[None], what: str, names: list[str]) -> None:
         topic = self._ledger.identity.topic
@@ -336,7 +336,7 @@ class TopicOffload:
         else:
             self._away -= done
         left = [name for name in names if name not in done]
-        if left and {segment.path.name for segment in self._ledger.segments()} & set(left):
+        if left and {segment.name for segment in self._ledger.segments()} & set(left):
             raise RemoteStoreUnavailable(
                 f"{len(left)} segments stay where they are: the store has not shipped them yet, or is being "
                 "taken over; ask again"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from pulsar_ray.config import Settings
 from pulsar_ray.ledger.record_log import RecordLog
-from pulsar_ray.ledger.segment_file import SegmentInfo, segment_name
+from pulsar_ray.ledger.segment_file import SegmentInfo
 from pulsar_ray.managed_ledger.log.commit import Commit, LogEnd, ManifestChange, OpenLedger
 from pulsar_ray.managed_ledger.log.log_recovery import OpenedLog
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
@@ -86,11 +86,10 @@ class LogState:
         current = self.open_ledger
         if current is None:
             return list(self._closed_segments)
-        name = segment_name(current.ledger_id, current.segment_index)
         last = SegmentInfo(
             current.ledger_id,
             current.segment_index,
-            self.manifest.directory / name,
+            self.manifest.directory,
             current.segment_first_entry_id,
             current.end_offset,
             current.next_entry_id - 1,

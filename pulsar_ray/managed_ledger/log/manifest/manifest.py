@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pulsar_ray.ledger.segment_file import SegmentInfo, segment_name
+from pulsar_ray.ledger.segment_file import SegmentInfo
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
     WHOLE_TOPIC,
     Compacted,
@@ -144,10 +144,9 @@ class Manifest:
         if ledger_id not in self.ledgers:
             self.ledgers[ledger_id] = LedgerInfo(ledger_id, record.now_ms)
             self._count_ledger(ledger_id)
-        path = self.directory / segment_name(ledger_id, record.segment_index)
         first = record.first_entry_id
         self.ledgers[ledger_id].segments.append(
-            SegmentInfo(ledger_id, record.segment_index, path, first, 0, first - 1)
+            SegmentInfo(ledger_id, record.segment_index, self.directory, first, 0, first - 1)
         )
 
     def _close_segment(self, record: SegmentClosed) -> None:

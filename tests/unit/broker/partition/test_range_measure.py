@@ -24,7 +24,7 @@ class Log:
     def __init__(self, directory: Path, blocks: list[Block]) -> None:
         piece = write_segment(directory / "5-0.seg", [[block] for block in blocks])
         self.headers = [parse_block_header(b"".join(map(bytes, block))) for block in blocks]
-        self.segments = [SegmentInfo(5, 0, Path(piece.path), 0, piece.end_offset, len(blocks) - 1)]
+        self.segments = [SegmentInfo(5, 0, directory, 0, piece.end_offset, len(blocks) - 1)]
 
     def measure(
         self,

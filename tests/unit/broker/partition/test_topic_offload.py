@@ -14,7 +14,7 @@ from pulsar_ray.ledger.segment_file import SegmentInfo
 
 NOW_MS = 1_000_000
 CLOSED = [
-    (SegmentInfo(ledger, index, Path(f"{ledger}-{index}.seg"), 10 * index, 100, 10 * index + 9), closed_ms)
+    (SegmentInfo(ledger, index, Path("p"), 10 * index, 100, 10 * index + 9), closed_ms)
     for ledger, index, closed_ms in ((1, 0, 400_000), (1, 1, 400_000), (2, 0, 900_000), (3, 0, 0))
 ]
 """Three ledgers, the last of which is open; 100 bytes each."""
