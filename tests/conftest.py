@@ -20,8 +20,11 @@ settings.load_profile("default")
 
 # They start whole brokers or clusters, on machines that may be busy for minutes. A third failure counts;
 # those before are shown as reruns, with their tracebacks, and named at the end. A conformance test is tried
-# again once, twice where it is left to chance. No unit test and no broken promise is tried again.
+# again once, twice where it is left to chance, a unit test once if something runs beside it. No other
+# unit test and no broken promise is tried again.
 _TRIED_AGAIN = {"actors", "docs", "faults", "nodes", "spark"}
+# A test file that imports one of these has something run beside it.
+_CONCURRENT = {"asyncio", "multiprocessing", "socket", "subprocess", "threading"}
 # All of it is left to `make test-all`; elsewhere a test says so itself.
 _LONG = {"nodes"}
 # What shares one Ray runs in one process, where tests are divided among several (`--dist loadgroup`).
@@ -108,7 +111,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     reruns = config.pluginmanager.hasplugin("rerunfailures")  # -p no:rerunfailures shows the first failure
     for item in items:
         suite = item.path.relative_to(_HERE).parts[0]
-        tries = 2 if suite in _TRIED_AGAIN or _is_left_to_chance(item) else 1 if suite == "conformance" else 0
+        tries = 0
+        if suite in _TRIED_AGAIN or _is_left_to_chance(item):
+            tries = 2
+        elif suite == "conformance" or _CONCURRENT & vars(item.module).keys():  # type: ignore[attr-defined]
+            tries = 1
         if reruns and tries:
             item.add_marker(pytest.mark.flaky(reruns=tries, rerun_except=["PromiseBroken"]))
         if suite in _LONG:
