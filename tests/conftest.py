@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -148,6 +149,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> Iterator[None]:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Not every pytest lets pytest-xdist name groups; without, each process starts a Ray for each module."""
+    # Thousands of tests and their modules stay: no collection of garbage has to walk through them again.
+    gc.collect()
+    gc.freeze()
     config = session.config
     if hasattr(config, "workerinput") and config.getvalue("loadgroup"):
         scattered = [item.nodeid for item in session.items if "@" not in item.nodeid]
