@@ -14,12 +14,14 @@ import sys
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from pulsar_ray.admin.admin import Admin
+from pulsar_ray.broker.serving.session_host import TICK_S
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.model.enums import ConsumerType
@@ -29,11 +31,10 @@ PACKAGE = f"{Path(sys.modules['pulsar_ray'].__path__[0])}/"
 TOPIC = "persistent://public/default/flow"
 WAIT_MS = 5_000
 WARM_UP = 20
-QUIET_S = 1.0
+QUIET_S = 1.5
 TICK = ("broker/serving/session_host.py", "_tick")
 """The look around that each actor takes once a second."""
-TICKS_APART_S = 0.1
-"""Ticks of several actors that are less apart belong together."""
+BEHIND_TICK_S = 0.02
 ATTEMPTS = 4
 
 
@@ -42,7 +43,7 @@ class Tracer:
 
     def __init__(self) -> None:
         self._seen: set[tuple[str, str]] | None = None
-        self._last_tick_s = 0.0
+        self._ticks_s: deque[float] = deque([0.0], 1000)
 
     def begin(self) -> None:
         """Trace this thread, and all that are started from now on."""
@@ -57,7 +58,7 @@ class Tracer:
             return
         file, function = file.removeprefix(PACKAGE), frame.f_code.co_name
         if (file, function) == TICK:
-            self._last_tick_s = time.monotonic()
+            self._ticks_s.append(time.monotonic())
         if (seen := self._seen) is not None:
             seen.add((file, f"{function}:{frame.f_code.co_firstlineno}"))
 
@@ -77,7 +78,7 @@ class Tracer:
             time.sleep(settle_s)
             self._seen = None
             least = seen if least is None or len(seen) < len(least) else least
-            if self._last_tick_s < began_s:
+            if self._ticks_s[-1] < began_s:
                 break
         assert least is not None
         return len({file for file, _ in least}), len(least)
@@ -88,10 +89,12 @@ class Tracer:
         sys.setprofile(None)
 
     def _wait_for_ticks(self) -> None:
-        """Wait until all actors have just ticked."""
-        last_s = self._last_tick_s
-        while self._last_tick_s == last_s or time.monotonic() < self._last_tick_s + TICKS_APART_S:
-            time.sleep(0.001)
+        """Wait for the longest part of a second in which no actor looks around."""
+        since_s = time.monotonic() - QUIET_S
+        places = sorted({tick_s % TICK_S for tick_s in self._ticks_s if tick_s > since_s} or {0.0})
+        gaps = zip(places, [*places[1:], places[0] + TICK_S], strict=True)
+        begin, _ = max(gaps, key=lambda gap: gap[1] - gap[0])
+        time.sleep((begin + BEHIND_TICK_S - time.monotonic()) % TICK_S)
 
 
 def flows(directory: Path) -> dict[str, tuple[int, int]]:
@@ -125,7 +128,7 @@ def flows(directory: Path) -> dict[str, tuple[int, int]]:
         "send until delivered": tracer.count(send_until_delivered, 0.0),
         "acknowledgment": tracer.count(lambda: consumer.acknowledge(received.pop(0)), 0.6),
         "first policy change": tracer.count(change_policy, 0.6, attempts=1),
-        "policy change": tracer.count(change_policy, 0.6),
+        "policy change": tracer.count(change_policy, 0.3),
     }
     tracer.end()
     client.close()

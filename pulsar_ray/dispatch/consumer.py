@@ -127,17 +127,13 @@ class Consumer:
             while unconfirmed and unconfirmed[0].number <= received:
                 unconfirmed.popleft()
 
-    def room(self, max_unacked: int) -> int:
-        """Return how many messages it may get now; 0 or less: none.
+    def room(self, max_unacked: int, *, of_suspects: bool = False) -> int:
+        """Return how many messages, or suspects, it may get now; 0 or less: none.
 
         `max_unacked` 0 means no limit.
         """
-        if self.trial is not None and not self.is_trial_over:
+        if self.trial is not None and not (self.is_trial_over or of_suspects):
             return 0
-        return self.room_on_trial(max_unacked)
-
-    def room_on_trial(self, max_unacked: int) -> int:
-        """Return how many suspects it may get now."""
         permits = self.credit - self.granted
         if not max_unacked:
             return permits

@@ -119,7 +119,7 @@ class GrantMaker:
     def room_on_trial(self, consumer: Consumer) -> int:
         """How many suspects a consumer may get now; 0 or less: none."""
         limits = self._limits if self._type.policy.limits_unacked else None
-        return consumer.room_on_trial(0 if limits is None else limits.of_consumer)
+        return consumer.room(0 if limits is None else limits.of_consumer, of_suspects=True)
 
     def grant_suspects(
         self, consumer: Consumer, group: SuspectGroup, block: DispatchBlock, rows: RowSet

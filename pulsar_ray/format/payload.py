@@ -155,6 +155,7 @@ class DecodedBlock:
         "_rows",
         "_value",
         "header",
+        "is_columnar",
         "message_count",
         "metadata",
         "record_batches",
@@ -166,17 +167,14 @@ class DecodedBlock:
         self.header = header
         self.metadata = metadata
         self.message_count = header.message_count
+        self.is_columnar = bool(header.columns & COLUMNAR)
+        """Whether the values are rows of columns."""
         self._batch = batch
         self._value = value
         self._lists: dict[int, list[Any] | None] = {}
         self._rows: pa.StructArray | None = None
         self.record_batches: dict[Any, pa.RecordBatch] = {}
         """Kept for whoever reads this block next: consumers of several subscriptions share it."""
-
-    @property
-    def is_columnar(self) -> bool:
-        """Whether the values are rows of columns."""
-        return bool(self.header.columns & COLUMNAR)
 
     def rows(self) -> pa.StructArray:
         """Return the values of a columnar block as rows, null for a tombstone. Raises InvalidMessage."""
@@ -337,20 +335,16 @@ def _decoded(header: BlockHeader, metadata: BlockMetadata, payload: Buffer) -> D
             raise ValueError("flags of a single message on a batch")
         batch = decode_rows(payload, header.columns, header.message_count)
     else:
-        _check_single(header)
+        if header.payload_format != RAW or header.columns or header.message_count != 1:
+            raise ValueError("several messages in the format of a single one")
+        if header.flags & ROW_IS_ENTRY or (header.flags & NULL_VALUE and header.payload_length):
+            raise ValueError("flags contradict the payload")
         batch = None
     ids = header.last_sequence_id - header.first_sequence_id + 1
     if ids != header.message_count and not header.columns & SEQUENCE_ID_COLUMN:
         raise ValueError(f"{header.message_count} messages with {ids} sequence ids")
     value = None if batch is not None or header.flags & NULL_VALUE else bytes(payload)
     return DecodedBlock(header, metadata, batch, value)
-
-
-def _check_single(header: BlockHeader) -> None:
-    if header.payload_format != RAW or header.columns or header.message_count != 1:
-        raise ValueError("several messages in the format of a single one")
-    if header.flags & ROW_IS_ENTRY or (header.flags & NULL_VALUE and header.payload_length):
-        raise ValueError("flags contradict the payload")
 
 
 _TIME_BYTES = 8

@@ -10,6 +10,7 @@ import msgpack
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.errors import ProtocolError
+from pulsar_ray.model.row_ranges import RowFailures
 from pulsar_ray.model.row_sets import to_wire
 from pulsar_ray.session.packet import Buffer, Packet, packet_head, total_bytes
 from pulsar_ray.session.requests import TYPE_OF, Deliver, DeliverChunks, Publish, Receipt
@@ -97,9 +98,31 @@ class DeliverEncoder:
 
     def encode(self, generation: int, grants: Sequence[Grant], body: Sequence[Buffer] = ()) -> list[Buffer]:
         """The packet's buffers; `body` is there for consumers that cannot read the files."""
-        described = [_described(grant) for grant in grants]
-        failures = [(grant.number, grant.row_failures) for grant in grants if grant.row_failures]
-        suspects = [grant.number for grant in grants if grant.is_suspect]
+        described: list[tuple[int, WireGrant]] = []
+        failures: list[tuple[int, RowFailures]] = []
+        suspects: list[int] = []
+        for _, number, block, row_set, redelivery_count, is_suspect, row_failures in grants:
+            ledger_id, segment_index, offset, length, first_entry_id, entries, messages, *_ = block
+            described.append(
+                (
+                    number,
+                    (
+                        ledger_id,
+                        segment_index,
+                        offset,
+                        length,
+                        first_entry_id,
+                        entries,
+                        to_wire(row_set),
+                        redelivery_count,
+                        messages,
+                    ),
+                )
+            )
+            if row_failures:
+                failures.append((number, row_failures))
+            if is_suspect:
+                suspects.append(number)
         fields = (self._consumer_id, self._epoch, generation, described, failures, suspects)
         return self._encode(fields, body)
 
@@ -117,20 +140,3 @@ class DeliverEncoder:
         ]
         fields = (self._consumer_id, self._epoch, generation, grant.number, index, places)
         return self._encode_chunks(fields, body)
-
-
-def _described(grant: Grant) -> tuple[int, WireGrant]:
-    _, number, block, row_set, redelivery_count, _, _ = grant
-    ledger_id, segment_index, offset, length, first_entry_id, entries, messages, *_ = block
-    rows = to_wire(row_set)
-    return number, (
-        ledger_id,
-        segment_index,
-        offset,
-        length,
-        first_entry_id,
-        entries,
-        rows,
-        redelivery_count,
-        messages,
-    )

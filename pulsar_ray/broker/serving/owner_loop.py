@@ -136,7 +136,12 @@ class DiskThread:
             done(result, error)
 
         def job() -> None:
-            self._loop.call_soon_threadsafe(finished, *_outcome(work))
+            try:
+                result = work()
+            except BaseException as error:  # noqa: BLE001 - handed on to whoever asked
+                self._loop.call_soon_threadsafe(finished, None, error)
+            else:
+                self._loop.call_soon_threadsafe(finished, result, None)
 
         self._unfinished += 1
         self._jobs.put(job)
@@ -173,13 +178,6 @@ class DiskThread:
         """Finish what was submitted, and wait for the thread's end."""
         self.end()
         self._thread.join(timeout=30)
-
-
-def _outcome(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
-    try:
-        return work(), None
-    except BaseException as error:  # noqa: BLE001 - handed on to whoever asked
-        return None, error
 
 
 QUICK_S = 0.002

@@ -71,7 +71,8 @@ def message_fields(
     if event_timestamp is not None:
         check_optional_number("event_timestamp", event_timestamp, 0, 2**63 - 1)
         event_timestamp = int(event_timestamp) or None
-    if deliver_after is not None or not (type(deliver_at) is int and _FIRST_MS < deliver_at <= LAST_TIME_MS):
+    is_usual = deliver_at is None or (type(deliver_at) is int and _FIRST_MS < deliver_at <= LAST_TIME_MS)
+    if deliver_after is not None or not is_usual:
         deliver_at = _due_ms(deliver_at, deliver_after)
     fields = (
         partition_key or None,
@@ -95,12 +96,11 @@ def _check_clusters(clusters: Any) -> None:
         raise refuse("replication_clusters", clusters, "a list of str or None")
 
 
-def _due_ms(deliver_at: int | None, deliver_after: timedelta | None) -> int | None:
+def _due_ms(deliver_at: int | None, deliver_after: Any) -> int:
     if deliver_at is None:
-        if deliver_after is None:
-            return None
         check_optional("deliver_after", deliver_after, timedelta, "a timedelta")
-        deliver_at = time.time_ns() // 1_000_000 + deliver_after // timedelta(milliseconds=1)
+        after_ms: int = deliver_after // timedelta(milliseconds=1)
+        deliver_at = time.time_ns() // 1_000_000 + after_ms
         if deliver_at > LAST_TIME_MS:
             raise ValueError(f"Argument deliver_after={deliver_after!r} ends beyond the year 9999")
         return deliver_at

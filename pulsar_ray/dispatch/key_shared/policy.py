@@ -133,7 +133,8 @@ class KeySharedPolicy:
 
     def _update_index(self, now_ms: int) -> None:
         self._pass_by_fresh()
-        self._hold_suspects()
+        if self._blocks.suspects.version != self._suspects_seen:
+            self._hold_suspects()
         if self._must_rebuild:
             self.index.rebuild(self._blocks.waiting, now_ms)
         else:
@@ -148,8 +149,6 @@ class KeySharedPolicy:
     def _hold_suspects(self) -> None:
         """Hold back the slots of suspects as they are now."""
         suspects = self._blocks.suspects
-        if suspects.version == self._suspects_seen:
-            return
         self._suspects_seen = suspects.version
         added, freed = self.routes.hold(slots_of(suspects))
         self._must_rebuild |= bool(added)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from functools import cache
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import mmh3
 
@@ -306,10 +306,10 @@ class SlotsOfBlocks:
         A block whose rows agree has one slot.
         """
         found, self._found = self._found, []
+        if not self._keys:
+            return cast("list[Slots]", found)  # none has rows with keys of their own
         self._keys = self._bytes = 0
         columns = [column for block in found if isinstance(block, _Rows) for column in block.columns]
-        if not columns:
-            return [block for block in found if not isinstance(block, _Rows)]
         hashed = iter(_slots_of_columns(columns, self._slotting))
         return [
             _combined(block, [next(hashed) for _ in block.columns]) if isinstance(block, _Rows) else block

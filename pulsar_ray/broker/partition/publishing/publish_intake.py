@@ -56,7 +56,7 @@ from pulsar_ray.format.block import (
     check_block_size,
     check_claim,
     parse_block_header,
-    verify_block,
+    verify_bytes,
 )
 from pulsar_ray.format.delivery_times import check_delay, delivery_times
 from pulsar_ray.managed_ledger.log.commit import AppendResult, LogEnd
@@ -253,7 +253,7 @@ class PublishIntake:
                 raise ProtocolError(
                     f"a block of {header.total_length} bytes in {size - offset} bytes of packet"
                 )
-            verify_block(body, offset, header)
+            verify_bytes(body, offset, header.total_length, header.checksum, "block")
             self._admit(producer, header, body[offset:end], arrived)
             offset = end
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef, block_ref
 from pulsar_ray.dispatch.blocks.chunk_groups import StoredChunk
@@ -132,26 +132,11 @@ def slots_in(reader: SegmentReader, refs: Sequence[BlockRef], slotting: Slotting
     if not refs:
         return []
     blocks = SlotsOfBlocks(slotting)
-    window = _Window(reader, refs[-1].offset + refs[-1].length, blocks)
+    window = SegmentWindow(reader, refs[-1].offset + refs[-1].length)
     found: list[Slots] = []
     for ref in refs:
-        window.look_at(ref)
-        if blocks.is_full:
-            found += blocks.take()
-    return found + blocks.take()
-
-
-class _Window:
-    """Looks at blocks one after the other; the slots found go to `blocks`."""
-
-    def __init__(self, reader: SegmentReader, end_offset: int, blocks: SlotsOfBlocks) -> None:
-        self._file = SegmentWindow(reader, end_offset)
-        self._blocks = blocks
-
-    def look_at(self, ref: BlockRef) -> None:
-        """Add a block to those whose slots are to be found."""
         try:
-            self._look_at(ref)
+            _look_at(ref, window, blocks)
         except UNREAD:
             raise
         except (PulsarException, UnknownCodec, ValueError) as error:
@@ -162,37 +147,46 @@ class _Window:
                 ref.last_entry_id,
                 error,
             )
-            self._blocks.add_unreadable()
+            blocks.add_unreadable()
+        if blocks.is_full:
+            found += blocks.take()
+    return found + blocks.take()
 
-    def _look_at(self, ref: BlockRef) -> None:
-        if ref.length <= _BLOCK_READ_WHOLE_BYTES:
-            self._blocks.add_block(self._file.read(ref.offset, ref.length, _WINDOW_BYTES))
-            return
-        data = self._beginning(ref)
-        header = parse_block_header(data, 0, self._file.path)
-        if not needs_payload(header):
-            self._blocks.add_header(header)
-        elif header.codec or not self._add_keys(ref, header, data[header.header_length :]):
-            self._blocks.add_block(self._file.read(ref.offset, ref.length))
 
-    def _beginning(self, ref: BlockRef) -> memoryview:
-        data = self._file.read(ref.offset, _BEGINNING_BYTES)
-        needed = int.from_bytes(data[8:12], "little") + _METADATA_BYTES
-        return data if needed <= len(data) else self._file.read(ref.offset, min(needed, ref.length))
+def _look_at(ref: BlockRef, window: SegmentWindow, blocks: SlotsOfBlocks) -> None:
+    """Add a block to those whose slots are to be found."""
+    if ref.length <= _BLOCK_READ_WHOLE_BYTES:
+        blocks.add_block(window.read(ref.offset, ref.length, _WINDOW_BYTES))
+        return
+    data = window.read(ref.offset, _BEGINNING_BYTES)
+    needed = int.from_bytes(data[8:12], "little") + _METADATA_BYTES
+    if needed > len(data):
+        data = window.read(ref.offset, min(needed, ref.length))
+    header = parse_block_header(data, 0, window.path)
+    if not needs_payload(header):
+        blocks.add_header(header)
+        return
+    arrays = None if header.codec else _keys_in(ref, header, data[header.header_length :], window)
+    if arrays is None:
+        blocks.add_block(window.read(ref.offset, ref.length))
+    else:
+        blocks.add_keys(header, arrays)
 
-    def _add_keys(self, ref: BlockRef, header: BlockHeader, beginning: memoryview) -> bool:
-        """Add them without reading the values, unless the beginning does not say where they are."""
-        # Arrow is big, and most dispatchers never decode a block.
-        from pulsar_ray.format.key_columns import extent, key_places, keys_at  # noqa: PLC0415
 
-        try:
-            places = key_places(beginning, header.payload_length, header.columns, header.message_count)
-        except MetadataCutOff:
-            return False
-        start, end = extent(places)
-        part = self._file.read(ref.offset + header.header_length + start, end - start)
-        self._blocks.add_keys(header, keys_at(places, part, start))
-        return True
+def _keys_in(
+    ref: BlockRef, header: BlockHeader, beginning: memoryview, window: SegmentWindow
+) -> Sequence[Any] | None:
+    """Read the keys without the values; None if the beginning does not say where."""
+    # Arrow is big, and most dispatchers never decode a block.
+    from pulsar_ray.format.key_columns import extent, key_places, keys_at  # noqa: PLC0415
+
+    try:
+        places = key_places(beginning, header.payload_length, header.columns, header.message_count)
+    except MetadataCutOff:
+        return None
+    start, end = extent(places)
+    part = window.read(ref.offset + header.header_length + start, end - start)
+    return keys_at(places, part, start)
 
 
 _HEADER_WINDOW_BLOCK_BYTES = 4096
