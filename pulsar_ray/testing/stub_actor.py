@@ -491,7 +491,7 @@ class StubPartition(StubActor):
         await super()._drop()
 
     def _disks(self) -> list[DiskThread]:
-        return [self.server._disk] if self.server is not None else []  # noqa: SLF001
+        return [self.server._parts.disk] if self.server is not None else []  # noqa: SLF001
 
     def _let_go(self) -> None:
         if self._held is not None:

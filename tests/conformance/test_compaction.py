@@ -500,7 +500,7 @@ def test_a_form_that_is_read_in_bulk_outlasts_those_that_follow(broker: Broker, 
     async def tick() -> None:
         assert actor.server is not None
         actor.server.tick()
-        if (removing := actor.server._compaction._removing) is not None:
+        if (removing := actor.server._parts.compaction._removing) is not None:
             await removing
 
     actor.result(actor.submit(tick), WAIT_MS / 1000)

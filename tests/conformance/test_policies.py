@@ -312,9 +312,10 @@ def test_a_producer_learns_of_a_size_that_changed_while_it_was_away(client: Clie
 def throttle_of(broker: Broker, topic: str) -> PublishThrottle:
     if topic.startswith("persistent"):
         server: Any = broker.cluster.partition(topic).server
+        throttle: PublishThrottle = server._parts.throttle
     else:
         server = broker.cluster.non_persistent_partition(topic).server
-    throttle: PublishThrottle = server._throttle
+        throttle = server._throttle
     return throttle
 
 

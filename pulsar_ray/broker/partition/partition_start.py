@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from pulsar_ray.broker.partition.partition_parts import PartitionParts
 from pulsar_ray.broker.partition.partition_server import PartitionServer
 from pulsar_ray.broker.serving.failed_starts import refused_by_disk
 from pulsar_ray.broker.serving.logs.line_limits import event
@@ -102,9 +103,10 @@ async def start_partition(
         ledger = await loop.run_in_executor(None, open_ledger)
         _tell_damage(ledger)
         try:
-            return PartitionServer(
+            parts = PartitionParts(
                 ledger, in_force, clock, loop, host, on_fatal, on_unused, new_cluster, shipping
             )
+            return PartitionServer(parts, host, on_fatal)
         except BaseException:
             ledger.close()
             raise
