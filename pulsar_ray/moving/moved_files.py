@@ -159,10 +159,21 @@ class MovedFiles:
             return _inside(self._staged(number, move_id), file).stat().st_size
         return 0
 
-    def put(self, number: int, move_id: str, file: str, start: int, data: bytes, total: int) -> bool:
+    def put(
+        self,
+        number: int,
+        move_id: str,
+        file: str,
+        start: int,
+        data: bytes,
+        total: int,
+        *,
+        is_synced: bool = False,
+    ) -> bool:
         """Write a chunk of a file; False if the file here has other bytes.
 
-        It is emptied then. Raises ChecksumError for bytes that are not those that were sent.
+        It is emptied then. Synced at once it takes as long as the disk does, and leaves the disk no large
+        sync that others wait behind. Raises ChecksumError for bytes that are not those that were sent.
         """
         if checksum(data) != total:
             raise ChecksumError(f"{file} of partition {number} came with other bytes than were sent")
@@ -176,6 +187,8 @@ class MovedFiles:
                     os.ftruncate(fd, 0)
                     return False
                 _write_all(fd, data[len(known) :], start + len(known))
+                if is_synced:
+                    os.fdatasync(fd)
             finally:
                 os.close(fd)
         return True

@@ -9,7 +9,7 @@ import asyncio
 import shutil
 from collections import deque
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pulsar_ray.actors.actor_system import ActorHandle
 from pulsar_ray.actors.stores.held_store import HeldStore, StoreNode
@@ -20,7 +20,18 @@ from pulsar_ray.moving.moved_files import CHUNK_BYTES, OVERLAP_BYTES, FinalFiles
 
 CHUNK_DEADLINE_S = 20.0
 CHUNKS_AHEAD = 2
+RESTS = 1.0
+"""Gentle copying rests so many times as long as it has worked."""
 MOST_TRIES = 3
+
+
+class _Pull(NamedTuple):
+    """A partition that a store copies, of a move, from another store."""
+
+    source: ActorHandle
+    number: int
+    move_id: str
+    is_gentle: bool
 
 
 class MovingStore(HeldStore):
@@ -115,12 +126,18 @@ class MovingStore(HeldStore):
         await asyncio.to_thread(self._moved.begin, number, move_id)
 
     async def move_pull(
-        self, number: int, move_id: str, node_id: str, ends: dict[str, int], most_bytes: int
+        self,
+        number: int,
+        move_id: str,
+        node_id: str,
+        ends: dict[str, int],
+        most_bytes: int,
+        is_gentle: bool = False,
     ) -> int:
         """Copy files up to these ends from a node's store, and return what is left.
 
-        About so many bytes are copied. Files that are not listed, and what lies behind the ends, are deleted.
-        It may be repeated.
+        About so many bytes are copied; gently for the sake of those that publish meanwhile. Files that are
+        not listed, and what lies behind the ends, are deleted. It may be repeated.
         """
         source = await asyncio.to_thread(self._peer, node_id)
         if source is None:
@@ -128,52 +145,55 @@ class MovingStore(HeldStore):
         await asyncio.to_thread(self._moved.cut, number, move_id, ends)
         left = {file: end - self._moved.has(number, move_id, file) for file, end in ends.items()}
         rest = sum(left.values())
+        pull = _Pull(source, number, move_id, is_gentle)
         for file, end in ends.items():
             if rest and most_bytes > 0 and (left[file] or not end):
-                copied = await self._pull_file(source, number, move_id, file, end, most_bytes)
+                copied = await self._pull_file(pull, file, end, most_bytes)
                 most_bytes -= copied
                 rest -= copied
         if not rest:
             await asyncio.to_thread(self._moved.sync, number, move_id)
         return rest
 
-    async def _pull_file(
-        self, source: ActorHandle, number: int, move_id: str, file: str, end: int, most_bytes: int
-    ) -> int:
-        had = self._moved.has(number, move_id, file)
+    async def _pull_file(self, pull: _Pull, file: str, end: int, most_bytes: int) -> int:
+        had = self._moved.has(pull.number, pull.move_id, file)
         start, stop = max(0, had - OVERLAP_BYTES), min(end, had + most_bytes)
         for _ in range(MOST_TRIES):
-            if await self._pull_chunks(source, number, move_id, file, start, stop):
-                return self._moved.has(number, move_id, file) - had
+            if await self._pull_chunks(pull, file, start, stop):
+                return self._moved.has(pull.number, pull.move_id, file) - had
             start = 0
-        raise NotConnected(f"{file} of partition {number} has other bytes each time")
+        raise NotConnected(f"{file} of partition {pull.number} has other bytes each time")
 
-    async def _pull_chunks(
-        self, source: ActorHandle, number: int, move_id: str, file: str, start: int, stop: int
-    ) -> bool:
+    async def _pull_chunks(self, pull: _Pull, file: str, start: int, stop: int) -> bool:
         """Copy a part of a file, the next chunks asked for while one is written.
 
-        False if the file here has other bytes.
+        Gently one is durable before the next is asked for, with a rest between them: what the processors and
+        the disk are slow with makes that longer. False if the file here has other bytes.
         """
-        ahead: deque[tuple[int, int, asyncio.Future[Any]]] = deque()
+        source, number, move_id, is_gentle = pull
+        now, most_ahead = asyncio.get_running_loop().time, 1 if is_gentle else CHUNKS_AHEAD
+        ahead: deque[tuple[int, int, float, asyncio.Future[Any]]] = deque()
         try:
             while start < stop or ahead:
-                while start < stop and len(ahead) < CHUNKS_AHEAD:
+                while start < stop and len(ahead) < most_ahead:
                     length = min(CHUNK_BYTES, stop - start)
                     call = source.call("move_read", number, file, start, length, within_s=CHUNK_DEADLINE_S)
-                    ahead.append((start, length, asyncio.ensure_future(call)))
+                    ahead.append((start, length, now(), asyncio.ensure_future(call)))
                     start += length
-                at, length, asked = ahead.popleft()
+                at, length, began, asked = ahead.popleft()
                 data, total = await asked
                 if not data:
                     break  # it is gone: the next listing tells
-                if not await asyncio.to_thread(self._moved.put, number, move_id, file, at, data, total):
+                chunk = number, move_id, file, at, data, total
+                if not await asyncio.to_thread(self._moved.put, *chunk, is_synced=is_gentle):
                     return False
                 if len(data) < length:
                     break  # it is shorter
+                if is_gentle:
+                    await asyncio.sleep(RESTS * (now() - began))
             return True
         finally:
-            for _, _, asked in ahead:
+            for *_, asked in ahead:
                 asked.cancel()
 
     async def move_install(self, number: int, move_id: str, files: FinalFiles) -> None:

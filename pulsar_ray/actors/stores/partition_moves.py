@@ -516,6 +516,7 @@ class _Carrier:
                 self._store(self._move.source)["node_id"],
                 ends,
                 SLICE_BYTES,
+                self._is_gentle(),
                 within_s=COPY_DEADLINE_S,
             )
             self._move.rest_bytes = left
@@ -526,6 +527,16 @@ class _Carrier:
                     return  # what is gone, or shorter, the next listing tells
                 is_again = True
             before = left
+
+    def _is_gentle(self) -> bool:
+        """Whether copying leaves something to those that publish to the partition meanwhile.
+
+        It hurries while they wait, where it would be outrun, and where the node goes soon.
+        """
+        move = self._move
+        is_running = partition_name(move.name) in self._actors.handles
+        is_going = self._stores.is_draining(self._store(move.source))
+        return is_running and not (move.is_held or move.is_outrun or is_going)
 
     # --- behind that ------------------------------------------------------------------------------
 

@@ -109,11 +109,16 @@ class World:
         self.late: list[Any] = []
         self.dies = asyncio.Event()
         self.emptying: set[str] = set()
+        self.going: set[str] = set()
+        self.gentle: list[bool] = []
+        """Of each pull, whether it was to be gentle."""
 
     # --- calls ------------------------------------------------------------------------------------
 
     async def called(self, store: Store, method: str, arguments: tuple[Any, ...]) -> Any:
         self.calls.append(method)
+        if method == "move_pull":
+            self.gentle.append(arguments[-1])
         if len(self.calls) - 1 != self.fails_at:
             return await getattr(store, method)(*arguments)
         if self.fault == "before":
@@ -172,6 +177,9 @@ class World:
 
     def for_new_partitions(self) -> list[str]:
         return [each for each in self.known if each not in self.emptying]
+
+    def is_draining(self, store: dict[str, Any]) -> bool:
+        return store["node_id"] in self.going
 
     # --- what tests do ----------------------------------------------------------------------------
 
@@ -263,6 +271,31 @@ def test_it_moves_with_all_it_has(world: World) -> None:
         assert world.row.store_id == TARGET
         assert moves.begin(world.row, TARGET) == ""
         world.publish()
+        world.check()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("runs", "goes", "gentle"),
+    [
+        pytest.param(True, False, [True, False], id="published to, until the switch"),
+        pytest.param(True, True, [False, False], id="its node goes soon"),
+        pytest.param(False, False, [False, False], id="asleep"),
+    ],
+)
+def test_copying_is_gentle_while_somebody_publishes(
+    world: World, runs: bool, goes: bool, gentle: list[bool]
+) -> None:
+    async def run() -> None:
+        if goes:
+            world.going.add(SOURCE)
+        if not runs:
+            world.end(world.row)
+        moves = world.moves()
+        moves.begin(world.row, TARGET)
+        assert (await world.ended(moves))["state"] == "moved"
+        assert world.gentle == gentle
         world.check()
 
     asyncio.run(run())
