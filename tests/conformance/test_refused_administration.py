@@ -221,6 +221,24 @@ def test_a_refused_subscribe_undoes_a_registration_whose_answer_was_lost(
     holder.close()
 
 
+def test_nothing_is_undone_where_the_dispatcher_could_not_begin(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, call = broker.topic(), broker.cluster.call
+    asked: list[Any] = []
+    client.subscribe(topic, "s")
+    broker.cluster.override(topic, max_subscriptions_per_topic=1)
+
+    def noted(address: str, method: str, *arguments: Any, timeout_s: float) -> Any:
+        asked.extend(arguments[:1])
+        return call(address, method, *arguments, timeout_s=timeout_s)
+
+    monkeypatch.setattr(broker.cluster, "call", noted)
+    with pytest.raises(NotAllowedError, match="max_subscriptions_per_topic"):
+        client.subscribe(topic, "another")
+    assert asked.count("undo") <= 1, "who is refused does not wait for an actor that is gone"
+
+
 def test_a_refused_subscribe_keeps_a_new_subscription_that_others_use(broker: Broker, client: Client) -> None:
     """Another consumer that came just then has the subscription, which both had made."""
     first, second = sorted(broker.topic() for _ in range(2))

@@ -21,7 +21,10 @@ from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.errors import (
     AlreadyClosed,
     ForkedClient,
+    Moved,
+    NotConnected,
     PulsarException,
+    ServiceUnitNotReady,
     SubscriptionNotFound,
     TopicNotFound,
 )
@@ -31,6 +34,7 @@ from pulsar_ray.model.enums import InitialPosition, SubscriptionMode
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.actor_link import ActorLink
 from pulsar_ray.transport.cluster import Cluster, PartitionRoute, SubscriptionRequest, check_any_there
+from pulsar_ray.transport.retry import until
 
 # The tie is made at the first use, and refused after the end and in forked children.
 
@@ -264,13 +268,16 @@ class ActorLinks:
     def undo_subscription(self, link: ActorLink, incarnation: int, deadline: float) -> None:
         """Delete a durable subscription if it was created for this consumer alone, which leaves.
 
-        Repeated while its dispatcher starts. Raises Timeout.
+        Repeated while its dispatcher starts. Raises Timeout. Nothing is to be done where no dispatcher runs:
+        it was ended because it could not create the subscription, and only who uses that starts another.
         """
         cluster = self._connection.cluster
-        with contextlib.suppress(SubscriptionNotFound, TopicNotFound):
-            cluster.call_again(
-                link.address, "call", "undo", {"incarnation": incarnation}, timeout_s=_left(deadline)
-            )
+
+        def undo(left_s: float) -> None:
+            with contextlib.suppress(Moved, SubscriptionNotFound, TopicNotFound):
+                cluster.call(link.address, "call", "undo", {"incarnation": incarnation}, timeout_s=left_s)
+
+        until(_left(deadline), undo, again=(NotConnected, ServiceUnitNotReady))
         cluster.dispatcher_gone(link.address)
 
     def forget_dispatchers(self, links: list[ActorLink]) -> None:
