@@ -45,8 +45,9 @@ test-all: test
 # A test that passed in a later try is named at the end, with its failures before.
 PYTEST := $(BIN)/python -m pytest --rerun-show-tracebacks
 
+# The rounds of the torture begin, which take longest: all processes then end at about one time.
 test-without-ray: setup
-	$(PYTEST) -m 'not long' --numprocesses 6 tests/unit tests/conformance tests/torture
+	$(PYTEST) -m 'not long' --numprocesses 6 tests/torture tests/unit tests/conformance
 
 test-with-ray: setup
 	$(PYTEST) -m 'not long' --numprocesses 3 --dist loadgroup --no-loadscope-reorder tests/actors tests/docs tests/faults $(if $(findstring spark,$(EXTRAS)),tests/spark)
