@@ -50,7 +50,7 @@ test-without-ray: setup
 	$(PYTEST) -m 'not long' --numprocesses 6 tests/torture tests/unit tests/conformance
 
 test-with-ray: setup
-	$(PYTEST) -m 'not long' --numprocesses 3 --dist loadgroup --no-loadscope-reorder tests/actors tests/docs tests/faults $(if $(findstring spark,$(EXTRAS)),tests/spark)
+	$(PYTEST) -m 'not long' --numprocesses 4 --dist loadgroup --no-loadscope-reorder tests/actors tests/docs tests/faults $(if $(findstring spark,$(EXTRAS)),tests/spark)
 
 # One at a time: each brings up several Rays.
 test-long: setup

@@ -71,7 +71,7 @@ _SHARE_RAY = {
         "test_stopped_clients",
     },
 }
-# Where groups are divided among processes, the long ones begin; three processes then end at about one time.
+# Where groups are divided among processes, the long ones begin; all processes then end at about one time.
 # A process is given its next group when two tests of the former are left, however long they are.
 _LONGEST_FIRST = (
     "actors",

@@ -26,7 +26,9 @@ LONGEST_DELAY_MS = 6_000
 
 
 @pytest.mark.parametrize("seconds", [12, pytest.param(40, marks=pytest.mark.long)])
-@pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared], ids=str)
+@pytest.mark.parametrize(
+    "kind", [ConsumerType.Shared, pytest.param(ConsumerType.KeyShared, marks=pytest.mark.long)], ids=str
+)
 def test_delayed_messages_survive_whatever_dies(
     broker: Broker, topic: str, kind: ConsumerType, seconds: float
 ) -> None:

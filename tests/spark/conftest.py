@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from pulsar_ray import Client
 from pulsar_ray.launch.start import stop_broker
 from pulsar_ray_spark import session
+from tests.docs.new_user import QUICK_JVMS
 
 _topics = itertools.count(1)
 
@@ -22,6 +23,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent == Path(__file__).parent:
             item.add_marker(ignored)
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _quick_jvms() -> Iterator[None]:
+    """For all that this process and its programs start, their Rays included."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in QUICK_JVMS.items():
+            patch.setenv(name, value)
+        yield
 
 
 @pytest.fixture(scope="package")
@@ -36,9 +46,6 @@ def spark() -> Iterator[SparkSession]:
         runtime_env={"env_vars": {"PYTHONPATH": path}},
     )
     conf = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
-    for jvm in ("driver", "executor", "ray.raydp_app_master"):
-        # Three JVMs on two cores spend the tests' time compiling else.
-        conf[f"spark.{jvm}.extraJavaOptions"] = "-XX:TieredStopAtLevel=1"
     yield session.start("tests", executor_memory="1g", conf=conf)
     session.stop()
     ray.shutdown()
