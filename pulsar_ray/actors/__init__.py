@@ -1,1 +1,1 @@
-"""The Ray actors: thin shells around plain classes."""
+"""Actors that Ray runs, and a control plane that calls them without knowing of Ray."""

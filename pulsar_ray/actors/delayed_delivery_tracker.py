@@ -1,4 +1,4 @@
-"""The DelayedDeliveryTracker actor: a thin shell around DelayedTracker."""
+"""The DelayedDeliveryTracker actor serves by a DelayedTracker."""
 
 from __future__ import annotations
 

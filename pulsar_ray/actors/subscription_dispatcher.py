@@ -1,4 +1,4 @@
-"""The SubscriptionDispatcher actor: a thin shell around DispatcherServer."""
+"""The SubscriptionDispatcher actor opens its cursors, and serves by a DispatcherServer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The TopicCompactor actor: a thin shell around CompactionJob."""
+"""The TopicCompactor actor runs one CompactionJob, and ends."""
 
 from __future__ import annotations
 

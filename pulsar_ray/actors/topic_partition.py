@@ -1,4 +1,4 @@
-"""The TopicPartition actor: a thin shell around PartitionServer."""
+"""The TopicPartition actor opens its log, and serves by a PartitionServer."""
 
 from __future__ import annotations
 

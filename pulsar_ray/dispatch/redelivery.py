@@ -256,7 +256,7 @@ class RedeliveryRequests:
         A repeat, which was sent before queues were dropped last, may have been carried out.
         """
         consumer = self._consumers.get(consumer_id)
-        active = self._type.active
+        active = self._type.policy.active
         if consumer is None or (active is not None and consumer is not active):
             # One that stands by has nothing, and the queue of the active one must stay as it is.
             return False

@@ -435,7 +435,7 @@ class ServedSubscription:
 
     def active_in_the_way(self) -> Session | None:
         """Return the active consumer's session, if other sessions' consumers could get its messages."""
-        active = self.core.type.active
+        active = self.core.type.policy.active
         endpoint = None if active is None else self.consumers.get(active.spec.consumer_id)
         if active is None or endpoint is None or not self.consumers.sessions_beside(endpoint.session):
             return None

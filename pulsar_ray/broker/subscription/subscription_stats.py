@@ -102,7 +102,7 @@ class ConsumerTraffic:
 
     def describe(self, core: KeyedConsumers, endpoints: Iterable[ConsumerEndpoint]) -> dict[str, Any]:
         """Traffic, type and consumers, with Pulsar's names where Pulsar has one. Costs per consumer."""
-        consumer_type, active = core.type.kind, core.type.active
+        consumer_type, active = core.type.kind, core.type.policy.active
         consumers = [self._consumer(core, endpoint) for endpoint in endpoints]
         return {
             **self._all.describe(),

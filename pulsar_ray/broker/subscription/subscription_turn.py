@@ -189,7 +189,7 @@ class SubscriptionTurn:
             self._consumers.drop_queues(drops)
             self._durability.flush_soon()
         self._has_opened = False
-        self._consumers.notify_active(core.type.active, core.generation)
+        self._consumers.notify_active(core.type.policy.active, core.generation)
 
     def dispatch(self, now_ms: int) -> bool:
         """Send all grants that can be made now; True if there were any."""

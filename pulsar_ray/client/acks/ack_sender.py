@@ -28,8 +28,8 @@ LEAST_REPORTED_MS = 1000
 """Failures that come again sooner are not told of."""
 
 
-class DeliveryProgress(Protocol):
-    """Progress of a partition's deliveries, which requests about them name."""
+class DeliveryNumbers(Protocol):
+    """Numbers of a partition's deliveries, which requests about them name."""
 
     generation: int
 
@@ -52,7 +52,7 @@ class AckSender:
         self,
         consumer_id: int,
         state: PartitionAcks,
-        progress: DeliveryProgress,
+        progress: DeliveryNumbers,
         options: ConsumerOptions,
         lock: threading.Lock,
     ) -> None:

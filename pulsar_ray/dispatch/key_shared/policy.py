@@ -49,6 +49,7 @@ class KeySharedPolicy:
     is_ordered = False
     limits_unacked = True
     must_elect = False
+    active: Consumer | None = None
 
     def __init__(self, mode: KeySharedMode, regions: HashRegions, blocks: DispatchBlocks) -> None:
         self.mode = mode

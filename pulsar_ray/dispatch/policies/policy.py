@@ -52,6 +52,8 @@ class DispatchPolicy(Protocol):
     limits_unacked: bool
     must_elect: bool
     """Consumers came or went, and it has to be found out which one gets messages."""
+    active: Consumer | None
+    """The consumer that alone gets messages, of a type that has one."""
 
     def admit(self, spec: ConsumerSpec, present: Collection[Consumer]) -> None:
         """Raise ConsumerBusy or ConsumerAssignError if this consumer may not join those present."""

@@ -35,6 +35,7 @@ class SharedPolicy:
     is_ordered = False
     limits_unacked = True
     must_elect = False
+    active: Consumer | None = None
 
     def __init__(self, settings: DispatchSettings) -> None:
         self._settings = settings

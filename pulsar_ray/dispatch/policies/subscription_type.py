@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
-from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec
+from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.key_shared.policy import KeySharedPolicy, new_regions
 from pulsar_ray.dispatch.key_shared.sticky_key import Slotting
 from pulsar_ray.dispatch.policies.failover import FailoverPolicy
@@ -64,11 +64,6 @@ class SubscriptionType:
     def heeds_delays(self) -> bool:
         """Whether delayed messages have to wait: order matters more to the other types."""
         return self.kind in (ConsumerType.Shared, ConsumerType.KeyShared)
-
-    @property
-    def active(self) -> Consumer | None:
-        """The consumer that alone gets messages, of a type that has one."""
-        return self.policy.active if isinstance(self.policy, SingleActivePolicy) else None
 
     @property
     def electing(self) -> FailoverPolicy | None:

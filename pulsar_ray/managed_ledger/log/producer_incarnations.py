@@ -53,7 +53,7 @@ class Gap(NamedTuple):
     expected: int
 
 
-class Refused(NamedTuple):
+class GivenUp(NamedTuple):
     """The incarnation was retired: its producer gave up on it."""
 
 
@@ -72,7 +72,7 @@ class Duplicate(NamedTuple):
     """The block was left out, because its messages had been stored before."""
 
 
-Verdict = New | Repeat | InFlight | Gap | Refused | NeverStored | Forgotten | Duplicate
+Verdict = New | Repeat | InFlight | Gap | GivenUp | NeverStored | Forgotten | Duplicate
 
 _NOWHERE = -1
 """The ledger id of a row that stands for blocks which were left out.
@@ -211,7 +211,7 @@ class ProducerIncarnations:
         `last_id` is its last sequence id where deduplication is on.
         """
         if incarnation in self._retired:
-            return Refused()
+            return GivenUp()
         known = self._known.get(incarnation)
         expected = 0 if known is None else known.last_seq + 1
         if entry_seq == expected:

@@ -139,7 +139,7 @@ def test_after_a_restart_the_active_one_keeps_what_it_holds() -> None:
     assert again.shares() == {}
     attach(first, 0, held=[(1, 0, [(0, 4)]), (1, 4, [(0, 1)])], received_messages=5)
     assert again.dispatcher.hand_over(0) == []
-    assert again.dispatcher.type.active is again.dispatcher.consumers[1]
+    assert again.dispatcher.type.policy.active is again.dispatcher.consumers[1]
     again.report(1, 100)
     assert again.told() == [(1, 4, ((1, 4),))]
 

@@ -90,9 +90,9 @@ class World(NaiveModel):
     def hand_over(self) -> None:
         """On Failover: everything pending comes again to the one whose turn it is, if that is another one."""
         drops = self.dispatcher.hand_over(self.now_ms)
-        if self.type == ConsumerType.Failover and self.dispatcher.type.active is not None:
+        if self.type == ConsumerType.Failover and self.dispatcher.type.policy.active is not None:
             best = min(self.present(), key=lambda spec: (spec.priority_level, spec.joined))
-            assert self.dispatcher.type.active.spec == best, "another one's turn"
+            assert self.dispatcher.type.policy.active.spec == best, "another one's turn"
         if drops:
             assert {drop.consumer_id for drop in drops} == {spec.consumer_id for spec in self.present()}
             self.holder.clear()

@@ -99,7 +99,7 @@ class CoreFeeder:
     def look_who_reads(self) -> None:
         """Read what compaction has kept, or the log itself, as the active consumer wants it."""
         core = self._core
-        active = core.type.active
+        active = core.type.policy.active
         endpoint = None if active is None else self._consumers.get(active.spec.consumer_id)
         if endpoint is not None:
             is_clean = not (self.is_reading or core.blocks.index or core.blocks.chunks)
@@ -304,7 +304,7 @@ class CoreFeeder:
         if problem != self.problem:
             self.problem = problem
             logger.error("subscription %s: %s", self._name, problem)
-        self._consumers.stand(core.type.active, error, core.generation, self._loop.time())
+        self._consumers.stand(core.type.policy.active, error, core.generation, self._loop.time())
         self._loop.call_later(RETRY_READ_S, resume)
 
     def _went_on(self) -> None:

@@ -143,7 +143,7 @@ class PassingSubscription:
     def _elect(self) -> None:
         """Elect the active consumer of a Failover subscription, and notify consumers of changes."""
         self._core.elect()
-        self.consumers.notify_active(self._core.type.active, GENERATION)
+        self.consumers.notify_active(self._core.type.policy.active, GENERATION)
 
     def detach(self, endpoint: ConsumerEndpoint, *, crashed: bool) -> None:
         """Remove a consumer whose session has ended: others get what is published next."""

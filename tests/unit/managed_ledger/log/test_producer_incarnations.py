@@ -13,11 +13,11 @@ from pulsar_ray.managed_ledger.log.producer_incarnations import (
     WINDOW_BLOCKS,
     Forgotten,
     Gap,
+    GivenUp,
     InFlight,
     NeverStored,
     New,
     ProducerIncarnations,
-    Refused,
     Repeat,
 )
 from pulsar_ray.model.message_id import Position
@@ -116,10 +116,10 @@ def test_a_retired_incarnation_is_refused_also_after_a_restart(tmp_path: Path) -
     log = open_log(tmp_path)
     append(log, 0)
     log.incarnations.retire(5, 1000)
-    assert log.incarnations.classify(5, 0, 1) == Refused()
-    assert log.incarnations.classify(5, 1, 1) == Refused()
+    assert log.incarnations.classify(5, 0, 1) == GivenUp()
+    assert log.incarnations.classify(5, 1, 1) == GivenUp()
     log.close()
-    assert open_log(tmp_path).incarnations.classify(5, 1, 1) == Refused()
+    assert open_log(tmp_path).incarnations.classify(5, 1, 1) == GivenUp()
 
 
 @pytest.mark.parametrize("restarts", [False, True])
