@@ -245,7 +245,16 @@ wait()
         end(process)
 
 
-@pytest.mark.parametrize("removed", ["", "run", "run/standalone.json", "run/clients.lock"])
+@pytest.mark.parametrize(
+    "removed",
+    [
+        "",
+        "run/standalone.json",
+        # What a broker notices of all that may be removed is shown without Ray.
+        pytest.param("run", marks=pytest.mark.long),
+        pytest.param("run/clients.lock", marks=pytest.mark.long),
+    ],
+)
 def test_a_broker_that_nobody_finds_any_more_ends_with_everything_of_it(data_dir: Path, removed: str) -> None:
     """As test fixtures leave it, which remove a temporary directory as soon as their program ends."""
     use = """

@@ -49,7 +49,7 @@ print(json.dumps({"got": got, "status": status}), flush=True)
 """
 
 
-@pytest.mark.parametrize("when", ["at once", "later"])
+@pytest.mark.parametrize("when", ["at once", pytest.param("later", marks=pytest.mark.long)])
 def test_offloaded_messages_outlive_kills_and_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
