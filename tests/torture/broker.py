@@ -165,12 +165,12 @@ class TorturedBroker:
             self._cutters.append(cutter)
         return dataclasses.replace(reply, unix_path=cutter.address.path)
 
-    def client(self, transport: str, **arguments: Any) -> Client:
+    def client(self, transport: str, operation_s: int = OPERATION_S, **arguments: Any) -> Client:
         """A client with a session of its own, as another process would have."""
         client = Client._on(
             cast("Cluster", self._cluster),
             transport=transport,
-            operation_timeout_seconds=OPERATION_S,
+            operation_timeout_seconds=operation_s,
             **arguments,
         )
         with self._lock:

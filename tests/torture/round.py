@@ -36,6 +36,7 @@ from tests.torture.scenes import Scene
 
 TRANSPORTS = ("socket", "socket", "tcp", "ray")
 MEAN_PAUSE_MS = 220
+READ_LOG_S = 60
 CATCH_UP_S = 60.0
 """So long nothing may be missing without any of it coming."""
 END_S = 60.0
@@ -292,7 +293,7 @@ def _come_to_an_end(runs: list[SceneRun], broker: TorturedBroker, result: RoundR
     """Producers first; consumers when they have all that is stored; then the rest is looked at."""
     ending = [(*run.producers, *run.reads, *run.administrators, *run.compacting) for run in runs]
     _end([worker for workers in ending for worker in workers], result)
-    client = broker.client("socket")
+    client = broker.client("socket", READ_LOG_S)  # nothing can be judged without the log
     for run in runs:
         run.record.read_log(client)
         for consumer in run.consumers:
