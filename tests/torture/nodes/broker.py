@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from pulsar_ray.actors import controller
-from pulsar_ray.actors.stores import shipping_store
+from pulsar_ray.actors.stores import partition_moves, resting_stores, shipping_store
+from pulsar_ray.actors.stores.stores import Stores
 from pulsar_ray.broker.catalog import node_losses
 from pulsar_ray.errors import NotConnected, PulsarException
 from pulsar_ray.journal import life_runner, store_journal, store_life
@@ -43,6 +44,8 @@ from tests.torture.nodes.plan import (
     LOSE_NODE,
     MOVE,
     OFFLOAD,
+    REST,
+    RESTED,
     NodeFault,
 )
 from tests.torture.plan import Fault
@@ -51,6 +54,7 @@ MORE_NODES = 2
 LEAST_NODES = 2
 ASK_S = 12.0
 CALM_S = 150.0
+REST_DEADLINE_S = 20.0
 AGAIN_S = 0.3
 MOVED_AWAY = "was deleted or replaced while its partition ran"
 """It was begun where the catalog had it, and a controller died while it moved."""
@@ -93,7 +97,18 @@ class NodesBroker(TorturedBroker):
             often = partial(life_runner.LifeRunner, checkpoint_objects=25)
             patch.setattr(store_journal, "LifeRunner", often)
             patch.setattr(store_life, "PIECE_BYTES", 16 * 1024)
+            patch.setattr(partition_moves, "KEEP_SOURCE_S", 0.3)
+            patch.setattr(resting_stores, "REST_AFTER_S", 0.3)
+            patch.setattr(Stores, "let_rest", self._counted(Stores.let_rest))
             yield
+
+    def _counted(self, let_rest: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+        async def counted(stores: Stores, store_id: str) -> None:
+            await let_rest(stores, store_id)
+            with self._lock:
+                self.counts[RESTED] += 1
+
+        return counted
 
     def _start(self) -> None:
         """Begin a life on empty disks, with all that former ones have shipped."""
@@ -172,9 +187,21 @@ class NodesBroker(TorturedBroker):
         store = stores[fault.which % len(stores)]
         if fault.kind == MOVE:
             return _nothing if self._ask("move_topic", topic, store) else None
-        assert fault.kind == DRAIN
+        assert fault.kind in (DRAIN, REST)
         self._ask("drain_store", store)
+        if fault.kind == REST:
+            # As far as other faults let what it has leave.
+            with suppress(AssertionError, ValueError):
+                wait_until(partial(self._rests, store), REST_DEADLINE_S, f"{store} rests")
         return partial(self._undrain, store)
+
+    def _rests(self, store: str) -> bool:
+        threading.Event().wait(AGAIN_S)
+        with suppress(PulsarException, KeyError):
+            (node,) = (each for each in self._ask("nodes") if each["storeId"] == store)
+            actor = store_name(self.cluster.actors.node_on(node["host"])[:8])
+            return node["state"] == "drained" and self.cluster.actors.present(actor) is None
+        return False
 
     def _ask(self, method: str, *arguments: Any) -> Any:
         return self.cluster.controller(method, *arguments, timeout_s=ASK_S)

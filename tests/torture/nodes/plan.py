@@ -13,6 +13,7 @@ LOSE_NODE, LOSE_CATALOG = "loss of a node with its disk", "loss of the catalog's
 LOSE_ALL, CUT_OFF = "loss of all nodes with their disks", "node cut off and taken for lost"
 COME_BACK, KILL_STORE = "loss of a node that comes back", "SIGKILL of a store"
 MOVE, DRAIN, BALANCE = "move of a topic", "drain of a node", "balance"
+REST, RESTED = "drain of a node until its store rests", "a store that rests"
 OFFLOAD, FETCH_BACK = "offload of a topic", "topic brought back from the object store"
 AWAY, SLOW = "object store away", "slow object store"
 LOST_WRITES, LATE_WRITES = "lost answers of the object store", "late writes of the object store"
@@ -27,6 +28,7 @@ WEIGHTS: dict[str, int] = {
     KILL_STORE: 6,
     MOVE: 14,
     DRAIN: 3,
+    REST: 4,
     BALANCE: 3,
     OFFLOAD: 8,
     FETCH_BACK: 5,

@@ -751,11 +751,30 @@ class World:
         )
 
     def start_later(self, node: Node) -> None:
-        def start() -> None:
-            if not node.process.alive:
-                node.process = Store(self, node)
+        self.after(self.rng.uniform(1, 30), partial(self.wake_store, node))
 
-        self.after(self.rng.uniform(1, 30), start)
+    def rest(self) -> None:
+        """Have a store that nothing lies in rest for a while."""
+        if self.healed:
+            return
+        self.after(self.aside.expovariate(0.03), self.rest)
+        owners = {self.deciding(partition)[0] for partition in self.truths}
+        empty = [
+            node
+            for node in self.nodes
+            if (store := node.process).alive
+            and not (store.paused or store.serving or store.disk.copies or store.disk.store in owners)
+        ]
+        if empty and sum(store.alive for store in self.stores()) > 1:
+            node = self.aside.choice(empty)
+            self.counts["rest"] += 1
+            node.process.alive = False
+            self.after(self.aside.uniform(5, 120), partial(self.wake_store, node))
+
+    def wake_store(self, node: Node) -> None:
+        """Begin a store that does not run; what was left of an earlier process may come late."""
+        if not node.process.alive:
+            node.process = Store(self, node)
 
     def stop(self, node: Node, how: str) -> None:
         node.process.alive, old, node.backup = False, node.backup, node.disk.backup()
@@ -842,6 +861,7 @@ class World:
     def run(self, faults_until: float = 220, deadline: float = 700) -> Counter[str]:
         self.after(1, self.traffic)
         self.after(20, self.fault)
+        self.after(20, self.rest)
         since, looked, refounded = faults_until, 0.0, False
         while True:
             self.now, _, call = heapq.heappop(self.queue)
