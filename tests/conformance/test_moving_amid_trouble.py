@@ -7,11 +7,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pulsar_ray.actors.stores import partition_moves
+from pulsar_ray.actors.stores import moving_store, partition_moves
 from pulsar_ray.admin.admin import Admin
 from pulsar_ray.client.options.policies import ConsumerDeadLetterPolicy
 from pulsar_ray.errors import NotAllowedError, Timeout
@@ -159,6 +160,33 @@ def test_a_target_that_dies_meanwhile_leaves_all_at_the_source(two_nodes: Broker
         broker.cluster.lose_node(OTHER_STORE)
     (told,) = ended(broker, ids)
     assert told["state"] == "broken off"
+    assert broker.cluster.store_of(topic) == STORE
+    check_goes_on(broker, topic, 20)
+
+
+@HELD_AT
+def test_a_source_that_dies_meanwhile_has_all_when_it_is_back(two_nodes: Broker, at: str) -> None:
+    broker, topic = two_nodes, topic_in(two_nodes, OTHER_STORE)
+    with held_move(broker, topic, at, STORE) as ids:
+        broker.cluster.lose_node(OTHER_STORE)
+    (told,) = ended(broker, ids)
+    assert (told["state"], bool(told["reason"])) == ("broken off", True)
+    assert broker.cluster.store_of(topic) == OTHER_STORE
+    broker.cluster.add_node(OTHER_STORE)
+    check_goes_on(broker, topic, 20)
+
+
+def test_a_target_without_room_is_named_and_all_stays(
+    two_nodes: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, topic = two_nodes, topic_in(two_nodes, STORE)
+    full = SimpleNamespace(disk_usage=lambda _: SimpleNamespace(total=10**12, free=10**6))
+    monkeypatch.setattr(moving_store, "shutil", full)
+    with broker.admin() as admin:
+        (told,) = admin.topics.move(topic, OTHER_STORE)
+    assert not told.is_moved
+    assert "has 1,000,000 bytes free" in told.reason
+    assert "free space there, or move it elsewhere" in told.reason
     assert broker.cluster.store_of(topic) == STORE
     check_goes_on(broker, topic, 20)
 

@@ -115,6 +115,23 @@ def test_offloaded_messages_come_as_any_others(make_shipped: Callable[..., Broke
     assert early.receive(WAIT_MS).data() in {payload(4), payload(5)}
 
 
+def test_who_receives_while_segments_go_and_come_back_gets_each_message_once(
+    make_shipped: Callable[..., Broker],
+) -> None:
+    broker = make_shipped()
+    consumer = broker.client().subscribe("t", "early", receiver_queue_size=1, initial_position=EARLIEST)
+    published(broker, "t")
+    topics = broker.admin().topics
+    got = [consumer.receive(WAIT_MS).data() for _ in range(COUNT // 4)]
+    offload(broker, "t")
+    got += [consumer.receive(WAIT_MS).data() for _ in range(COUNT // 4)]
+    topics.fetch_back("t")
+    while topics.offload_status("t")["offloaded_segments"] and len(got) < COUNT:
+        got.append(consumer.receive(WAIT_MS).data())
+    got += [consumer.receive(WAIT_MS).data() for _ in range(COUNT - len(got))]
+    assert got == [payload(number) for number in range(COUNT)]
+
+
 def test_while_the_bucket_is_away_only_those_wait_who_need_it(make_shipped: Callable[..., Broker]) -> None:
     broker = make_shipped()
     broker.client().subscribe("t", "cold", initial_position=EARLIEST).close()
