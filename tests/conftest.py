@@ -32,9 +32,13 @@ _LONG = {"nodes"}
 _SHARE_RAY = {
     "spark": {
         "test_handover",
+        "test_landing_deadline",
         "test_landing_stream",
+        "test_lost_executors",
         "test_pipelines",
+        "test_programs_together",
         "test_read",
+        "test_read_compacted",
         "test_session",
         "test_stream",
         "test_write",

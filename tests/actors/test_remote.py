@@ -142,7 +142,8 @@ def _s3(patch: pytest.MonkeyPatch) -> Iterator[str]:
         yield "s3://bucket/cluster"
 
 
-@pytest.fixture(params=["file", "s3"])
+# Other tests here and of offloading ship to a directory.
+@pytest.fixture(params=[pytest.param("file", marks=pytest.mark.long), "s3"])
 def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     if request.param == "file":
         yield (tmp_path / "shared").as_uri()

@@ -86,6 +86,7 @@ def go_on(process: subprocess.Popen[str]) -> None:
     process.stdin.flush()
 
 
+@pytest.mark.long
 def test_two_programs_run_spark_side_by_side_on_one_embedded_broker(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     try:
