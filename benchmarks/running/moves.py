@@ -15,12 +15,14 @@ from typing import Any
 from benchmarks.measuring.environment import Environment, Skipped
 from benchmarks.measuring.results import Row
 from benchmarks.running.moving_load import AS_FAST_AS_IT_CAN, ONE_BY_ONE, PACED
-from pulsar_ray.testing.waiting import wait_until
+from benchmarks.running.sleeping_logs import VALUE_BYTES, write_sleeping
 from tests.nodes.ray_nodes import PORT, RayNodes, start_ray
 from tests.nodes.world import DATA_DIR, SHARED, NoNamespaces, World
 
 MOVED_BYTES = 10**9
 SLEEPING, SLEEPING_BYTES = 100, 10**7
+SHIPPED_SLEEPING = 20
+"""Each has to run once before it is shipped, which takes its time."""
 MOST_WAIT_S = 1.0
 LEAST_OF_ALONE = 0.7
 MOST_OVER_COPY_S = 20.0
@@ -39,11 +41,12 @@ def run(env: Environment) -> list[Row]:
             raise Skipped(f"nodes need namespaces, which this machine refuses: {refusal}") from None
         with copied:
             # First: what has moved leaves its files behind for a while, and they would be copied, too.
-            drained = _drain(copied, env.count(SLEEPING, 2))
-            rows = [*_moves(copied, moved, "copied"), drained]
+            drained = [_drain(copied, env.count(SLEEPING, 2), "copied")]
+            rows = _moves(copied, moved, "copied")
         with _Cluster(directory / "shipped", REMOTE) as shipped:
+            drained.append(_drain(shipped, env.count(SHIPPED_SLEEPING, 2), "shipped"))
             rows += _moves(shipped, moved, "shipped")
-    return rows
+    return rows + drained
 
 
 class _Cluster:
@@ -104,24 +107,25 @@ def _moves(cluster: _Cluster, moved_bytes: int, how: str) -> list[Row]:
     return rows
 
 
-def _drain(cluster: _Cluster, partitions: int) -> Row:
-    """Drain a node of partitions that sleep, whose files are copied plainly before."""
+def _drain(cluster: _Cluster, partitions: int, how: str) -> Row:
+    """Drain a node of partitions that sleep, whose files are copied plainly before; one is read behind it."""
     topics = [f"asleep-{number}" for number in range(2 * partitions)]
-    cluster.ask("fill", topics, SLEEPING_BYTES)
-
-    def all_sleep() -> bool:
-        return bool(cluster.nodes.admin("overview")["counts"]["running"] == 0)
-
-    wait_until(all_sleep, DEADLINE_S, "all partitions sleep")
+    cluster.ask("create", topics)
+    written = write_sleeping(cluster.disks, set(topics), SLEEPING_BYTES, int(time.time() * 1000))
+    assert written == 2 * partitions, written
+    if how == "shipped":
+        cluster.ask("open_until_shipped", topics)
     drained = cluster.disks[1]
     began = time.monotonic()
     size = _copied(drained / "p", drained.parent / "copy")
     copy_s = time.monotonic() - began
     count = cluster.ask("partitions_on", 1)
     took_s = cluster.ask("drain", 1)
+    expected = SLEEPING_BYTES // VALUE_BYTES
+    assert cluster.ask("messages_in", "asleep-0") == cluster.ask("messages_in", "asleep-1") == expected
     over_s = (took_s - copy_s) * SLEEPING / count
     return Row(
-        f"drain a node of {count} sleeping partitions, {size / 1e6:,.0f} MB: beyond copying, for 100 (s)",
+        f"{how}: drain {count} sleeping partitions, {size / 1e6:,.0f} MB: beyond copying, for 100 (s)",
         f"{took_s:.1f} s",
         f"cp and fsync {copy_s:.1f} s",
         over_s,

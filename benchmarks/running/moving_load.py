@@ -10,6 +10,7 @@ from typing import Any
 
 import pulsar_ray
 from pulsar_ray.admin.brokers import BrokerNode
+from pulsar_ray.testing.waiting import wait_until
 
 MESSAGE = b"x" * 1024
 VALUE_BYTES = 10_000
@@ -37,6 +38,36 @@ def fill(topics: list[str], bytes_each: int) -> None:
             for begin in range(0, count, MOST_VALUES):
                 producer.send_many(values[: count - begin])
             producer.close()
+
+
+def create(topics: list[str]) -> None:
+    """Create topics that nobody uses yet."""
+    with pulsar_ray.Admin() as admin:
+        for topic in topics:
+            admin.topics.create_topic(topic)
+
+
+def open_until_shipped(topics: list[str]) -> None:
+    """Have each topic run once, and wait until all of them sleep and are in the object store."""
+    with _client() as client, pulsar_ray.Admin() as admin:
+        for topic in topics:
+            client.create_producer(topic, send_timeout_millis=TIMEOUT_MS).close()
+
+        def all_sleep() -> bool:
+            is_running = admin.overview()["counts"]["running"] > 0
+            return not (is_running or any(node.remote_waiting_bytes for node in admin.brokers.nodes()))
+
+        wait_until(all_sleep, TIMEOUT_MS / 1000, "all partitions sleep and are shipped")
+
+
+def messages_in(topic: str) -> int:
+    """Return how many messages can be read from a topic's beginning."""
+    with _client() as client, client.create_reader(topic, pulsar_ray.MessageId.earliest) as reader:
+        count = 0
+        while reader.has_message_available():
+            reader.read_next(TIMEOUT_MS)
+            count += 1
+        return count
 
 
 class Publisher:
