@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import random
 import threading
@@ -382,6 +383,12 @@ class TorturedBroker:
 
     def describe(self) -> None:
         """Print what a round that does not end well has to say of the broker."""
+        for name, actor in self.cluster.actors.lives().items():
+            for task in asyncio.all_tasks(actor.owner.loop):
+                at = " < ".join(
+                    f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}" for frame in _frames(task)
+                )
+                print(f"{name} waits at {at}", file=sys.stderr)
 
     def heal(self) -> None:
         """No more faults: nothing is frozen, silent, full or wrong."""
@@ -408,6 +415,15 @@ class TorturedBroker:
         for cutter in self._cutters:
             with suppress(OSError):
                 cutter.close()
+
+
+def _frames(task: asyncio.Task[Any]) -> list[Any]:
+    """Return where a task is, what it waits for first."""
+    frames, inner = [], task.get_coro()
+    while inner is not None and (frame := getattr(inner, "cr_frame", None)) is not None:
+        frames.append(frame)
+        inner = inner.cr_await
+    return frames[::-1]
 
 
 def _nothing() -> None:

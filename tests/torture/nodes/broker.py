@@ -311,6 +311,7 @@ class NodesBroker(TorturedBroker):
 
     def describe(self) -> None:
         """Print how far each store is shipped, and why nothing runs."""
+        super().describe()
         for error in self.fatal_errors:
             print(error, file=sys.stderr)
         if self._cluster.present is None:
