@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
+import sys
 import threading
 import traceback
 from collections import Counter
@@ -385,10 +386,7 @@ class TorturedBroker:
         """Print what a round that does not end well has to say of the broker."""
         for name, actor in self.cluster.actors.lives().items():
             for task in asyncio.all_tasks(actor.owner.loop):
-                at = " < ".join(
-                    f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}" for frame in _frames(task)
-                )
-                print(f"{name} waits at {at}", file=sys.stderr)
+                print(f"{name} waits at {_place_of(task)}", file=sys.stderr)
 
     def heal(self) -> None:
         """No more faults: nothing is frozen, silent, full or wrong."""
@@ -417,13 +415,13 @@ class TorturedBroker:
                 cutter.close()
 
 
-def _frames(task: asyncio.Task[Any]) -> list[Any]:
+def _place_of(task: asyncio.Task[Any]) -> str:
     """Return where a task is, what it waits for first."""
-    frames, inner = [], task.get_coro()
-    while inner is not None and (frame := getattr(inner, "cr_frame", None)) is not None:
-        frames.append(frame)
+    places, inner = [], cast("Any", task.get_coro())
+    while (frame := getattr(inner, "cr_frame", None)) is not None:
+        places.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
         inner = inner.cr_await
-    return frames[::-1]
+    return " < ".join(reversed(places))
 
 
 def _nothing() -> None:
