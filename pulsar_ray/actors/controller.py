@@ -8,6 +8,7 @@ It is the only creator of broker actors. Clients cache its answers and keep work
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
@@ -146,7 +147,8 @@ class Controller(AdministrativeCalls):
     def _must_end(self, loop: asyncio.AbstractEventLoop, reason: str, is_deposed: bool) -> None:
         """End this controller, which decides no more; may be called from any thread."""
         event(logger, "ends: %s", reason, level=logging.WARNING)
-        loop.call_soon_threadsafe(partial(self._own.end, for_good=is_deposed))
+        with contextlib.suppress(RuntimeError):  # a closed loop: the controller has ended meanwhile
+            loop.call_soon_threadsafe(partial(self._own.end, for_good=is_deposed))
 
     async def _watch(self, plane: ControlPlane) -> None:
         while True:
