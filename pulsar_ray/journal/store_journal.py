@@ -8,7 +8,8 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -265,7 +266,22 @@ class StoreJournal:
         async def call() -> T:
             return await self._runner.run(task(self._life))
 
-        return asyncio.run_coroutine_threadsafe(call(), self._loop).result(timeout_s)
+        return self._result_of(call(), timeout_s)
+
+    def _result_of(self, call: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+        """Run a coroutine on the journal's loop, and return its result; blocks.
+
+        Raises ServiceUnitNotReady if the journal has ended, or ends meanwhile.
+        """
+        try:
+            return asyncio.run_coroutine_threadsafe(call, self._loop).result(timeout_s)
+        except CancelledError:
+            pass
+        except RuntimeError:
+            if not self._loop.is_closed():
+                raise
+            call.close()
+        raise ServiceUnitNotReady(f"the journal of store {self._life.store} has ended: ask again")
 
     def cluster_id(self) -> str:
         """Return the cluster that the prefix belongs to, "" if nobody has claimed it; blocks."""
@@ -321,7 +337,7 @@ class StoreJournal:
                 raise failed
             return [each for each in wanted if each in self._life.serving]
 
-        return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
+        return self._result_of(call())
 
     def depart(self, partition: int) -> None:
         """Ship all of a partition that stopped, and that it leaves; blocks.
@@ -334,7 +350,7 @@ class StoreJournal:
                 raise ServiceUnitNotReady(f"partition {partition} is not in the journal yet")
             await self._runner.run(self._life.depart(str(partition)))
 
-        asyncio.run_coroutine_threadsafe(call(), self._loop).result()
+        self._result_of(call())
 
     def take(self, partition: int) -> str:
         """Own a partition that left, as it was shipped; blocks.
@@ -356,7 +372,7 @@ class StoreJournal:
             if is_left and name in life.mirror and not life.mirror[name].left:
                 await self._runner.run(life.depart(name))  # it was broken off before that was shipped
 
-        asyncio.run_coroutine_threadsafe(call(), self._loop).result()
+        self._result_of(call())
         return self.take(partition)
 
     def let_go(self, partition: int) -> bool:
@@ -392,7 +408,7 @@ class StoreJournal:
             self._runner.nudge()
             return True
 
-        return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
+        return self._result_of(call())
 
     def status(self) -> dict[str, Any]:
         """Tell where the journal is, what waits, and why."""
@@ -436,6 +452,6 @@ class StoreJournal:
             self._segments.close()
             self._runner.end()
 
-        asyncio.run_coroutine_threadsafe(end(), self._loop).result()
+        self._result_of(end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=10)

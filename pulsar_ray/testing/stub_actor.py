@@ -70,6 +70,21 @@ class ActorsOfStub(Protocol):
     def fatal(self, actor: StubActor, error: BaseException) -> None: ...
 
 
+def answer_of(address: str, future: Future[Any], timeout_s: float) -> Any:
+    """Wait for the answer of an actor's process.
+
+    Raises its error, Timeout, or NotConnected if the process died meanwhile.
+    """
+    try:
+        return future.result(timeout_s)
+    except CancelledError:
+        raise NotConnected(f"{address}: the actor died") from None
+    except (FutureTimeout, TimeoutError):
+        raise Timeout(f"{address}: no answer in time") from None
+    except OSError as error:  # as Ray's errors are translated
+        raise BrokerPersistenceError(f"{address}: {error}: see to the disk") from None
+
+
 class StubActor:
     """Base of all kinds of stub actors.
 
@@ -178,14 +193,7 @@ class StubActor:
 
         Raises its error, Timeout, or NotConnected if the actor died meanwhile.
         """
-        try:
-            return future.result(timeout_s)
-        except CancelledError:
-            raise NotConnected(f"{self.address}: the actor died") from None
-        except (FutureTimeout, TimeoutError):
-            raise Timeout(f"{self.address}: no answer in time") from None
-        except OSError as error:  # as Ray's errors are translated
-            raise BrokerPersistenceError(f"{self.address}: {error}: see to the disk") from None
+        return answer_of(self.address, future, timeout_s)
 
     def serving(self, timeout_s: float) -> SessionHost:
         """The host, once started. Raises what starting was refused with."""

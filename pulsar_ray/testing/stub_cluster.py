@@ -57,7 +57,13 @@ from pulsar_ray.session.requests import PROTOCOL_VERSION
 from pulsar_ray.setting_fields import SettingValue
 from pulsar_ray.testing.faulty_disk import FaultyDisk
 from pulsar_ray.testing.lossy_tunnel import PERFECT, TunnelFaults
-from pulsar_ray.testing.stub_actor import StubActor, StubDispatcher, StubNonPersistentPartition, StubPartition
+from pulsar_ray.testing.stub_actor import (
+    StubActor,
+    StubDispatcher,
+    StubNonPersistentPartition,
+    StubPartition,
+    answer_of,
+)
 from pulsar_ray.testing.stub_actors import HOST, NODE_ID, StubActors
 from pulsar_ray.testing.stub_compactor import StubCompactor
 from pulsar_ray.testing.stub_store import StubStore
@@ -295,7 +301,7 @@ class StubCluster:
         arguments = pickle.loads(pickle.dumps(arguments))
         life = self.actors.life(address)
         if isinstance(life, StubStore):
-            return life.start_call(method, arguments).result(timeout_s)
+            return answer_of(address, life.start_call(method, arguments), timeout_s)
         if isinstance(life, StubTracker):
             return pickle.loads(pickle.dumps(life.call(method, arguments, timeout_s)))
         if isinstance(life, StubCompactor):

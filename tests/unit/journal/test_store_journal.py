@@ -25,11 +25,13 @@ from pulsar_ray.errors import (
     StoreSealed,
 )
 from pulsar_ray.journal import store_journal
+from pulsar_ray.journal.requests import Task, Wait
 from pulsar_ray.journal.shipped_disk import ShippedDisk
 from pulsar_ray.journal.shipping import Cut
 from pulsar_ray.journal.storage.file_store import FileStore
 from pulsar_ray.journal.store_files import listed_files, read_term, remove_partition
 from pulsar_ray.journal.store_journal import CountingStore, StoreJournal
+from pulsar_ray.journal.store_life import StoreLife
 from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk
 from pulsar_ray.maintenance.backup import adopt_copy, back_up
 from pulsar_ray.maintenance.repair import repair_directory
@@ -757,3 +759,22 @@ async def test_a_partition_whose_file_was_cut_gets_no_receipt_by_what_others_shi
     await asyncio.to_thread(restarted, first, url)
     await asyncio.to_thread(taken_over, second, url)
     assert stored(second) == [0, 1, 2]
+
+
+@runs
+async def test_whoever_asks_a_journal_that_ends_is_told_to_ask_again(
+    homes: tuple[Path, Path], url: str
+) -> None:
+    journal = await asyncio.to_thread(started, homes[0], url)
+    begun = threading.Event()
+
+    def waits(_: StoreLife) -> Task[None]:
+        begun.set()
+        yield Wait(3600.0)
+
+    waiting = asyncio.ensure_future(asyncio.to_thread(journal.run, waits))
+    await until(begun.is_set)
+    await asyncio.to_thread(journal.stop)
+    for asked in (waiting, asyncio.to_thread(journal.stores)):
+        with pytest.raises(ServiceUnitNotReady, match="store-a has ended: ask again"):
+            await asked
