@@ -225,7 +225,13 @@ def test_a_killed_dispatcher_gives_no_key_to_a_second_consumer(
     for consumer, messages in ((first, ours), (second, theirs)):
         for message in messages:
             consumer.acknowledge(message)
-    late = drain(first) + drain(second)
+    late: list[Message] = []
+
+    def have_come() -> bool:
+        late.extend(drain(first) + drain(second))
+        return len(early + late) >= len(DIGITS)
+
+    wait_until(have_come, what="the messages that were held back")
     assert sorted(keys_of(early + late)) == DIGITS
     assert set(held_by) == set(DIGITS)
     assert_quiet(first)
