@@ -29,12 +29,21 @@ from pulsar_ray.journal.requests import Delete, Get, ListKeys, Task, ask
 
 NOBODY = CatalogEntry(b"", "owner")
 LEDGERS_OF_A_TERM = 65_536
+EPOCHS_OF_A_TERM = 1 << 20
 ENTRIES_OF_A_SNAPSHOT = 1_000
 
 
 def first_ledger(term: int) -> int:
     """Return the lowest ledger number that the owner of this term may give out."""
     return term * LEDGERS_OF_A_TERM
+
+
+def first_epoch(term: int) -> int:
+    """Return the number that owners of a partition's files count on from in this term.
+
+    Those of a former term may have counted further than was shipped, and clients know their numbers.
+    """
+    return term * EPOCHS_OF_A_TERM
 
 
 def first_term(ledger: int) -> int:

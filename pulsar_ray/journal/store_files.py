@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from pulsar_ray.errors import CorruptData, JournalDamaged, PulsarException
 from pulsar_ray.format.checksum import Buffer
-from pulsar_ray.journal.catalog import first_ledger, first_term
+from pulsar_ray.journal.catalog import first_epoch, first_ledger, first_term
 from pulsar_ray.journal.objects import ledger_of
 from pulsar_ray.ledger.directory_owner import create_epoch_file
 from pulsar_ray.ledger.disk import SYSTEM_DISK, write_whole
@@ -286,7 +286,7 @@ class StoreFiles:
             for log in (MANIFEST, CURSOR):
                 drop_unfinished(folder, log)
             if any(path.is_file() for path in folder.iterdir()):
-                create_epoch_file(folder, folder / "epoch", SYSTEM_DISK)
+                create_epoch_file(folder, folder / "epoch", SYSTEM_DISK, first_epoch(term))
         files = [path.relative_to(staged).as_posix() for path in staged.rglob("*") if path.is_file()]
         files += offloaded_names(staged)
         first = max(first_ledger(term), last_counter(files) + _SPARE_LEDGERS)

@@ -64,8 +64,9 @@ class DirectoryOwner:
         *,
         acquire_lock: Callable[[Path], HeldLock] = take_lock,
         disk: Disk = SYSTEM_DISK,
+        least_epoch: int = 0,
     ) -> DirectoryOwner:
-        """Become the owner of a directory.
+        """Become the owner of a directory; the first one's epoch is the least or above.
 
         Blocks while a former owner is killed and the epoch synced.
 
@@ -85,7 +86,7 @@ class DirectoryOwner:
         try:
             epoch_path = path / "epoch"
             if not epoch_path.exists():
-                create_epoch_file(path, epoch_path, disk)
+                create_epoch_file(path, epoch_path, disk, least_epoch)
             fd = disk.open(epoch_path, os.O_RDWR)
             try:
                 epoch, watched_offset = _raise_epoch(path, epoch_path, fd, disk)
@@ -195,14 +196,14 @@ def _read_slots(fd: int) -> list[int | None]:
     return [_decode_slot(os.pread(fd, _SLOT_SIZE, offset)) for offset in _SLOT_OFFSETS]
 
 
-def create_epoch_file(path: Path, epoch_path: Path, disk: Disk) -> None:
-    """Put epoch 0 into both slots of a new file.
+def create_epoch_file(path: Path, epoch_path: Path, disk: Disk, epoch: int = 0) -> None:
+    """Put the epoch behind which the first owner comes into both slots of a new file.
 
     The file appears under its name only when it is whole.
     """
     content = bytearray(_FILE_SIZE)
     for offset in _SLOT_OFFSETS:
-        content[offset : offset + _SLOT_SIZE] = _encode_slot(0)
+        content[offset : offset + _SLOT_SIZE] = _encode_slot(epoch)
     temporary = path / f"epoch.{os.getpid()}.new"
     fd = disk.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:

@@ -19,7 +19,9 @@ from pulsar_ray.broker.subscription.served_subscription import ServedSubscriptio
 from pulsar_ray.broker.subscription.subscription_admin import SubscriptionAdmin
 from pulsar_ray.broker.subscription.subscription_parts import DispatcherContext, stored_subscription
 from pulsar_ray.errors import PulsarException
+from pulsar_ray.journal.catalog import first_epoch
 from pulsar_ray.journal.shipped_disk import ShippedDisk
+from pulsar_ray.journal.store_files import read_term
 from pulsar_ray.lane.waiting import within
 from pulsar_ray.ledger.disk import SYSTEM_DISK
 from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory, remove_cursor
@@ -123,9 +125,13 @@ class StoredSubscriptions:
         of_partition = Path(registered["directory"])
         shipping = self._context.new_link(int(of_partition.name), f"s/{self._number}/")
         disk = SYSTEM_DISK if shipping is None else ShippedDisk(of_partition, shipping)
-        store = await self._context.cursor_disk.run(
-            lambda: CursorStore.create(directory, subscription, hold, disk)
-        )
+
+        def opened() -> CursorStore:
+            term = read_term(of_partition)
+            least_epoch = 0 if term is None else first_epoch(term.term)
+            return CursorStore.create(directory, subscription, hold, disk, least_epoch)
+
+        store = await self._context.cursor_disk.run(opened)
         self._shipping = shipping
         self.follow_durability()
         self.epoch = store.epoch

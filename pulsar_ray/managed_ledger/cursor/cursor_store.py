@@ -292,6 +292,7 @@ class CursorStore:
         subscription: Subscription,
         mark_delete: Position,
         disk: Disk = SYSTEM_DISK,
+        least_epoch: int = 0,
     ) -> CursorStore:
         """Make a subscription's first cursor, durable when this returns; blocks.
 
@@ -301,7 +302,8 @@ class CursorStore:
         """
         if directory.exists():
             return cls.open(directory, disk)
-        owner = DirectoryOwner.open(directory.with_name(directory.name + UNFINISHED), create=True)
+        unfinished = directory.with_name(directory.name + UNFINISHED)
+        owner = DirectoryOwner.open(unfinished, create=True, least_epoch=least_epoch)
         return cls._start(owner, ManagedCursor(subscription, mark_delete), directory, disk)
 
     @classmethod

@@ -192,6 +192,33 @@ async def test_what_was_confirmed_is_in_another_store_when_the_node_is_gone(
 
 
 @runs
+async def test_an_owner_in_a_new_term_is_none_that_clients_know(homes: tuple[Path, Path], url: str) -> None:
+    first, second = homes
+    journal = await asyncio.to_thread(started, first, url)
+    partition = Partition(first)
+    cursor = partition.subscribe(first)
+    partition.publish(0)
+    await partition.until_confirmed(0)
+    settled: list[bool] = []
+    partition.cursor_link.when_durable(lambda: settled.append(True))
+    await until(lambda: settled)
+    partition.die()
+    cursor.close()
+    await asyncio.to_thread(journal.stop)
+    owners = 5
+    (former,) = (first / "p" / str(NUMBER) / "s").iterdir()
+    for _ in range(owners):  # the object store is not told of these
+        opened(first / "p" / str(NUMBER)).close()
+        later = CursorStore.open(former)
+        later.close()
+    await asyncio.to_thread(taken_over, second, url)
+    (path,) = (second / "p" / str(NUMBER) / "s").iterdir()
+    with closing(CursorStore.open(path)) as restored, closing(opened(second / "p" / str(NUMBER))) as log:
+        assert restored.epoch > later.epoch > owners
+        assert log.epoch > owners + 1
+
+
+@runs
 async def test_a_store_that_was_taken_over_serves_nothing_when_it_comes_back(
     homes: tuple[Path, Path], url: str
 ) -> None:

@@ -83,6 +83,13 @@ def test_what_was_flushed_is_there_after_a_restart(tmp_path: Path) -> None:
     store.close()
 
 
+def test_owners_of_a_new_cursor_count_on_from_where_they_are_told(tmp_path: Path) -> None:
+    for epoch in (4097, 4098):
+        store = CursorStore.create(tmp_path / "s", SUBSCRIPTION, Position(1, 0), least_epoch=4096)
+        assert store.epoch == epoch
+        store.close()
+
+
 def test_creating_again_keeps_what_is_there(tmp_path: Path) -> None:
     store = created(tmp_path / "s")
     store.cursor.acknowledge(1, 0, 4)
