@@ -197,7 +197,7 @@ def _read_slots(fd: int) -> list[int | None]:
 
 
 def create_epoch_file(path: Path, epoch_path: Path, disk: Disk, epoch: int = 0) -> None:
-    """Put the epoch behind which the first owner comes into both slots of a new file.
+    """Put the epoch that owners count on from into both slots.
 
     The file appears under its name only when it is whole.
     """
