@@ -158,7 +158,7 @@ def test_looking_and_counting_keep_nobody_awake(make_broker: Make) -> None:
     servers: list[Any] = [partition.server, dispatcher.server]
 
     def uses() -> list[int]:
-        return [servers[0]._use._requests, servers[1]._uses]
+        return [servers[0]._parts.use._requests, servers[1]._uses]
 
     def are_idle() -> bool:
         return all(server.activity() is not None for server in servers)
