@@ -22,6 +22,11 @@ class Cut:
     object_bytes: int = 8 * 1024 * 1024
     under_way: int = MOST_UNDER_WAY
     sync_seconds: float = 0.005
+    lone_bytes: int = 64 * 1024
+    """Ship so much at once if somebody waits and nothing is under way.
+
+    A stream, which is more, fills larger objects.
+    """
     seconds: float = 0.25
     queued_appends: int = 100_000
 
@@ -96,8 +101,9 @@ class Shipping:
         if self._queued_bytes >= self.cut.object_bytes:
             return 0.0
         bound = self.cut.seconds
-        if waits_for_sync:  # what comes while an object is under way gathers for the next (ADR 0150)
-            bound = self.cut.sync_seconds if self.next_number > self.prefix else 0.0
+        if waits_for_sync:
+            is_lone = self.next_number == self.prefix and self._queued_bytes <= self.cut.lone_bytes
+            bound = 0.0 if is_lone else self.cut.sync_seconds  # see ADR 0150
         return max(0.0, self._queue[0].since + bound - now)
 
     def begin(self, now: float, waits_for_sync: bool) -> list[Task[list[Queued]]]:

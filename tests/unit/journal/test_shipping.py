@@ -24,6 +24,8 @@ def test_an_object_is_cut_by_time_and_sooner_if_somebody_waits() -> None:
     with pytest.raises(StopIteration):
         under_way.send(CREATED)
     assert ship.due_seconds(10.1, waits_for_sync=True) == 0.0, "nothing else is under way"
+    ship.queue(10.1, Append("p", "1-0", 200), 64 * 1024)
+    assert ship.due_seconds(10.1, waits_for_sync=True) == pytest.approx(0.005), "it may be a stream"
 
 
 def test_full_objects_begin_at_once_up_to_a_number_under_way() -> None:
