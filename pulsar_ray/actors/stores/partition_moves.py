@@ -351,6 +351,8 @@ class _Carrier:
         self._final: FinalFiles | None = None
         self._ready_at: float | None = None
         """The loop's time at which the target's node has a process for the partition."""
+        self._must_hurry = False
+        """Whether the partition grows by more than half of what gentle copying copies."""
 
     async def run(self) -> None:
         """Carry the move out to its end."""
@@ -507,21 +509,26 @@ class _Carrier:
         return owner == move.target
 
     async def _pull(self, ends: dict[str, int]) -> None:
-        before = sum(ends.values()) + 1
-        is_again = False
+        listed = sum(ends.values())
+        before, is_again, pulled_bytes = listed + 1, False, 0
         while True:
+            is_gentle = self._is_gentle()
             left: int = await self._at_target(
                 "move_pull",
                 self._move.move_id,
                 self._store(self._move.source)["node_id"],
                 ends,
                 SLICE_BYTES,
-                self._is_gentle(),
+                is_gentle,
                 within_s=COPY_DEADLINE_S,
             )
             self._move.rest_bytes = left
             if not left or self._move.is_given_up:
                 return
+            if is_gentle:
+                pulled_bytes += SLICE_BYTES
+                grown = sum((await self._listed()).values()) - listed
+                self._must_hurry = grown * 2 > pulled_bytes
             if left >= before:
                 if not self._move.is_held or is_again:
                     return  # what is gone, or shorter, the next listing tells
@@ -531,12 +538,12 @@ class _Carrier:
     def _is_gentle(self) -> bool:
         """Whether copying leaves something to those that publish to the partition meanwhile.
 
-        It hurries while they wait, where it would be outrun, and where the node goes soon.
+        It hurries while they wait, where it would be outrun or nearly so, and where the node goes soon.
         """
         move = self._move
         is_running = partition_name(move.name) in self._actors.handles
         is_going = self._stores.is_draining(self._store(move.source))
-        return is_running and not (move.is_held or move.is_outrun or is_going)
+        return is_running and not (move.is_held or move.is_outrun or self._must_hurry or is_going)
 
     # --- behind that ------------------------------------------------------------------------------
 

@@ -301,6 +301,31 @@ def test_copying_is_gentle_while_somebody_publishes(
     asyncio.run(run())
 
 
+def test_copying_hurries_where_publishing_goes_on_half_as_fast(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        monkeypatch.setattr(partition_moves, "SLICE_BYTES", 100)
+        world.publish(20)
+        called = world.called
+
+        async def publishes(store: Store, method: str, arguments: tuple[Any, ...]) -> Any:
+            if method == "move_pull" and len(world.gentle) < 3:
+                world.publish()
+            return await called(store, method, arguments)
+
+        monkeypatch.setattr(world, "called", publishes)
+        moves = world.moves()
+        moves.begin(world.row, TARGET)
+        assert (await world.ended(moves))["state"] == "moved"
+        assert world.gentle[0]
+        assert not any(world.gentle[1:])
+        assert len(world.gentle) > 3
+        world.check()
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_fault_at_every_call(tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_moves, "AGAIN_S", 0.0)
