@@ -76,6 +76,7 @@ class PartitionParts:
         self.when_durable = when_durable = shipping.when_durable if shipping is not None else _at_once
         self.disk = DiskThread(loop, "disk")
         policies = self.policies = PartitionPolicies(in_force.settings)
+        ledger.policies.take(in_force.settings)  # they may have changed while it was being opened
         self.gate = PublishGate()
         self.space = DiskSpaceProbe(ledger.directory, policies)
         self.gate.set(ClosedBy.DISK_SPACE, self.space.refusal())
