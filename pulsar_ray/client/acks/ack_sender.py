@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from pulsar_ray.client.acks.ack_tracker import AckBatch
+from pulsar_ray.client.acks.deadline_timer import DeadlineTimer
 from pulsar_ray.client.acks.nack_tracker import Nack, joined_by_block
 from pulsar_ray.client.acks.partition_acks import PartitionAcks, PendingRequest
 from pulsar_ray.client.acks.unacked_rows import UnackedRows
@@ -68,7 +69,7 @@ class AckSender:
         self._options = options
         self.lock = lock
         self._ack_timer_armed = False
-        self._nack_timer_armed = False
+        self._nack_timer = DeadlineTimer(self._requests, lock, self._send_due_nacks)
         self._nack_report_armed = False
         self._reported_nacks = 0
         self._one_sends_nacks = threading.Lock()
@@ -168,19 +169,16 @@ class AckSender:
     # --- negative acknowledgments -----------------------------------------------------------------
 
     def nacks_added(self) -> None:
-        """Arm a timer that sends `nacks` when they are due."""
+        """Have `nacks` sent when they are due. Not under the lock."""
         with self.lock:
-            due = self.nacks.next_deadline_ms()
-            arms = due is not None and not self._nack_timer_armed
-            self._nack_timer_armed |= arms
-            left_ms = 0 if due is None else due - _now_ms()
+            due, now_ms = self.nacks.next_deadline_ms(), _now_ms()
+            if due is not None:
+                self._nack_timer.set(due, now_ms)
+            left_ms = 0 if due is None else due - now_ms
             reports = not self._nack_report_armed and (left_ms >= LEAST_REPORTED_MS or self._reported_nacks)
             self._nack_report_armed |= bool(reports)
-        timers = self._requests.link.timers
-        if arms:
-            timers.call_later(max(0.0, left_ms / 1000), self._nack_timer)
         if reports:
-            timers.call_later(NACK_REPORT_S, self._report_nacks)
+            self._requests.link.timers.call_later(NACK_REPORT_S, self._report_nacks)
 
     def _report_nacks(self) -> None:
         """Tell the dispatcher how many failures wait here and when the first comes again.
@@ -204,9 +202,7 @@ class AckSender:
             lambda rid: Call(rid, self._consumer_id, "report_nacks", arguments), answered
         )
 
-    def _nack_timer(self) -> None:
-        with self.lock:
-            self._nack_timer_armed = False
+    def _send_due_nacks(self) -> None:
         self._send_nacks(_now_ms())
         self.nacks_added()
 

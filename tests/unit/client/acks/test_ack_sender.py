@@ -245,6 +245,27 @@ def test_negative_acknowledgments_go_when_they_are_due_behind_positive_ones() ->
     assert second == NegativeAcknowledge(ID, [(LEDGER, 4, (), 1)], 2, 5, None, (2, 5))
 
 
+def test_a_failure_does_not_wait_for_one_that_is_due_later() -> None:
+    world = World()
+
+    def fail(entry_id: int, delay_ms: int) -> None:
+        now_ms = time.monotonic_ns() // 1_000_000
+        with world.lock:
+            world.sender.nacks.add(LEDGER, entry_id, 0, now_ms - 100, delay_ms=delay_ms)
+        world.sender.nacks_added()
+
+    fail(4, 160_000)
+    timers = len(world.link.delayed)
+    fail(5, 10_000)
+    fail(6, 0)
+    assert len(world.link.delayed) == timers + 2, "each is due before all that wait"
+    world.link.delayed.pop()()
+    ((request, _),) = world.link.asked
+    assert request.items == [(LEDGER, 6, (), 0)]
+    fail(7, 20_000)
+    assert len(world.link.delayed) == timers + 1, "the timers that run are enough for those left"
+
+
 @pytest.mark.parametrize("was_open", [True, False])
 def test_a_report_of_failures_that_is_lost_is_made_again(was_open: bool) -> None:
     world = World(negative_ack_redelivery_delay_ms=600_000)
