@@ -76,6 +76,17 @@ def test_a_repeated_message_is_confirmed_and_not_stored_again(broker: Broker, cl
     assert broker.stored(topic) == numbers(0, 2)
 
 
+def test_a_repeated_message_in_chunks_is_confirmed_and_not_stored_again(
+    broker: Broker, client: Client
+) -> None:
+    topic = broker.topic()
+    producer = client.create_producer(topic, "p", batching_enabled=False, chunking_enabled=True)
+    large = b"x" * (6 * 1024 * 1024)
+    assert producer.send(large, sequence_id=5) != NOWHERE
+    assert producer.send(large, sequence_id=5) == NOWHERE
+    assert b"".join(filter(None, broker.stored(topic))) == large, "in chunks, once"
+
+
 @pytest.mark.parametrize("options", WAYS)
 @pytest.mark.parametrize("kill", [False, True])
 def test_a_producer_of_the_same_name_goes_on_where_it_stopped(

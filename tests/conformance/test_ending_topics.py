@@ -246,3 +246,19 @@ def test_what_cannot_be_ended_or_emptied_is_refused(broker: Broker) -> None:
             call("missing")
     with pytest.raises(ValueError, match="list of names"):
         topics.delete_many("orders")
+
+
+def test_a_producer_that_a_deletion_ended_calls_back_as_before(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    producer = client.create_producer(topic)
+    producer.send(b"first")
+    broker.admin().topics.delete(topic, force=True)
+    results: list[Any] = []
+
+    def is_ended() -> bool:
+        producer.send_async(b"late", lambda result, _: results.append(result))
+        return TopicNotFound("").result in results
+
+    wait_until(is_ended)
+    with pytest.raises(TopicNotFound):
+        producer.send(b"late")

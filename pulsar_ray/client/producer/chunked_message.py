@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from pulsar_ray.client.producer.message_fields import MessageFields
 from pulsar_ray.client.producer.send_callbacks import (
+    NO_ID,
     BlockDone,
     SendCallback,
     complete_callback,
@@ -22,7 +23,7 @@ from pulsar_ray.format.block import BLOCK_HEADER_SIZE, check_block_size, encode_
 from pulsar_ray.format.checksum import Buffer
 from pulsar_ray.format.compression import MAX_CHUNKED_LENGTH, compress
 from pulsar_ray.format.metadata import MAX_CHUNKS, BlockMetadata, ChunkInfo, encode_metadata
-from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.model.message_id import DUPLICATE_LEDGER, MessageId
 
 
 class ChunkedMessage:
@@ -212,7 +213,11 @@ class _Receipts:
             if self._left:
                 return
             self._stored(self._sequence_id)
-            if self._callback is not None:
+            if self._callback is None:
+                return
+            if ledger_id == DUPLICATE_LEDGER:
+                complete_callback(self._callback, NO_ID)
+            else:
                 last = MessageId(self._partition, ledger_id, entry_id, first_chunk=self._first)
                 complete_callback(self._callback, last)
 

@@ -20,16 +20,11 @@ from pulsar_ray.client.producer.message_fields import MessageFields, message_fie
 from pulsar_ray.client.producer.partition_limits import BulkLimits
 from pulsar_ray.client.producer.partition_producer import PartitionProducer
 from pulsar_ray.client.producer.routing import BatchTurnsRouter, Router, find_available, new_router
-from pulsar_ray.client.producer.send_callbacks import SendCallback, SyncSend, fail_callbacks
+from pulsar_ray.client.producer.send_callbacks import SendCallback, SyncSend
 from pulsar_ray.client.producer.send_state import SendState
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.client.received.received_block import ReceivedBlock
-from pulsar_ray.errors import (
-    AlreadyClosed,
-    ProducerFenced,
-    ProducerQueueIsFull,
-    WrongNode,
-)
+from pulsar_ray.errors import AlreadyClosed, MessageTooBig, PulsarException
 from pulsar_ray.lane.waiting import HERE, ensure_may_wait
 from pulsar_ray.model.message_id import MessageId
 
@@ -225,11 +220,12 @@ class Producer(LazyHandle):
     ) -> None:
         """Publish one message without waiting for its receipt.
 
-        `callback(Result, MessageId)` follows where receipts are read and must not block: calls of this client
-        that would wait raise NotAllowedError there.
+        `callback(Result, MessageId)` follows where receipts are read, or here if the message is not added. It
+        must not block: calls of this client that would wait raise NotAllowedError there.
 
         A full queue (`max_pending_messages`) waits with `block_if_queue_full`, otherwise the callback gets
-        ProducerQueueIsFull. Raises what `send` raises for wrong arguments.
+        ProducerQueueIsFull; so it does with whatever has ended the producer. Raises what `send` raises for
+        wrong arguments.
         """
         value = content
         if content is not None and type(content) is not self._sent_as_given:
@@ -268,8 +264,10 @@ class Producer(LazyHandle):
                 self._enqueue_in_turn(value, callback, fields)
             else:
                 partition.queue.enqueue(value, callback, fields)
-        except (ProducerQueueIsFull, AlreadyClosed, ProducerFenced, WrongNode) as error:
-            fail_callbacks([callback], error)
+        except MessageTooBig:
+            raise
+        except PulsarException as error:
+            (self._single or self._partitions[0]).queue.fail(callback, error)
 
     def _written(
         self, content: Any, key: str | None, event_timestamp: int | None

@@ -175,6 +175,11 @@ class SendQueue:
             self._write(waits=seal and not actions & ELSEWHERE)
         return not actions & ELSEWHERE
 
+    def fail(self, callback: SendCallback | None, error: PulsarException) -> None:
+        """Call back with the error that kept a message from being added."""
+        if callback is not None:
+            self._tell(lambda: self.state.not_added(callback, error))
+
     def _enqueue_chunked(
         self,
         value: bytes | None,
@@ -241,9 +246,12 @@ class SendQueue:
             raise ProducerQueueIsFull("the queue is full, and a callback must not wait for it")
         timeout_s = self._options.send_timeout_millis / 1000
         deadline = time.monotonic() + (timeout_s or _FOREVER_S)
-        while (looked := self.state.look_for_room(messages, size, in_turn)) & FULL:
+        while True:
+            looked = self.state.look_for_room(messages, size, in_turn)
             if (actions | looked) & WRITE:
                 self._timers.call_soon(self._write_if_any)
+            if not looked & FULL:
+                return
             if time.monotonic() > deadline:
                 raise Timeout(f"the producer's queue stayed full for {timeout_s} s")
             actions = 0
@@ -371,6 +379,7 @@ class SendQueue:
         """
         state, role = self.state, self._writes
         while role.acquire(blocking=False):
+            lost: Connection | None = None
             try:
                 with self._lock:
                     work = state.next_block()
@@ -378,8 +387,9 @@ class SendQueue:
                     block, carrier = work
                     packet = self._packets.encode(block.encoded(), waits=waits)
                     if not self._link.send(packet, only_on=carrier, waits=waits):
-                        return
+                        lost = carrier
             finally:
                 role.release()
-            if not state.has_work():
+            # On a carrier that stands by now, whoever opened on it found the role taken.
+            if not state.has_work() or (lost is not None and state.carrier is lost):
                 return

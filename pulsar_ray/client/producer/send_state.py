@@ -35,6 +35,7 @@ from pulsar_ray.client.producer.message_fields import MessageFields
 from pulsar_ray.client.producer.partition_limits import PartitionLimits
 from pulsar_ray.client.producer.routing import BatchTurnsRouter
 from pulsar_ray.client.producer.send_callbacks import (
+    NO_ID,
     BlockDone,
     SendCallback,
     complete_callback,
@@ -42,7 +43,6 @@ from pulsar_ray.client.producer.send_callbacks import (
 )
 from pulsar_ray.client.producer.unconfirmed_blocks import (
     BlockNumbers,
-    Outcome,
     UnconfirmedBlock,
     UnconfirmedBlocks,
 )
@@ -542,7 +542,7 @@ class SendState:
         if callback is not None:
             is_stored = ledger_id != DUPLICATE_LEDGER
             complete_callback(
-                callback, MessageId(self.partition, ledger_id, entry_id) if is_stored else MessageId()
+                callback, MessageId(self.partition, ledger_id, entry_id) if is_stored else NO_ID
             )
 
     def add_alone(self, value: bytes, callback: SendCallback, fields: MessageFields | None) -> int:
@@ -645,12 +645,19 @@ class SendState:
         if (last := self.unconfirmed.last) is not None:
             last.then(callback)
             return WRITE
-        # Behind what is settled and not called back yet.
+        return WRITE | self._settle_nothing(callback)
+
+    def not_added(self, callback: SendCallback, error: PulsarException) -> int:
+        """Have `callback` called with the error that kept its message from being added."""
+        return self._settle_nothing(partial(fail_callbacks, (callback,), error))
+
+    def _settle_nothing(self, then: Callable[[], None]) -> int:
+        """Have `then` called behind what is settled and not called back yet."""
         nothing = UnconfirmedBlock(-1, 0, 0, [], 0, 0.0, _done_with_nothing)
-        nothing.then(callback)
+        nothing.then(then)
         nothing.outcome = (-1, -1, None)
         self.settled.append(nothing)
-        return COMPLETE | WRITE
+        return COMPLETE
 
     def turn_ended(self) -> int:
         """Finish an open batch with messages in turn: a whole batch from elsewhere comes next."""
@@ -761,8 +768,7 @@ class SendState:
             # again.
             return 0
         unconfirmed = self.unconfirmed
-        for _, entry_seq, _, ledger_id, entry_id in rows:
-            unconfirmed.answer(entry_seq, (ledger_id, entry_id, None))
+        unconfirmed.confirm(rows)
         self.settled.extend(unconfirmed.take_settled())
         return COMPLETE | WAKE | WRITE
 
@@ -770,8 +776,7 @@ class SendState:
         """Fail the block that the partition has refused."""
         if self.phase is not OPEN:
             return 0
-        outcome: Outcome = (-1, -1, error)
-        self.unconfirmed.answer(entry_seq, outcome)
+        self.unconfirmed.refuse(entry_seq, error)
         self.settled.extend(self.unconfirmed.take_settled())
         return COMPLETE | WAKE | WRITE
 

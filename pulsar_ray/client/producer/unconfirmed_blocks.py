@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pulsar_ray.client.producer.send_callbacks import BlockDone
@@ -167,14 +167,28 @@ class UnconfirmedBlocks:
         """The block with this entry_seq."""
         return next((block for block in self._blocks if block.entry_seq == entry_seq), None)
 
-    def answer(self, entry_seq: int, outcome: Outcome) -> None:
-        """A receipt or refusal came; one that came before is harmless."""
-        for block in self._blocks:
-            if block.entry_seq == entry_seq:
-                block.outcome = outcome
-                return
-            if block.entry_seq > entry_seq:
-                return
+    def confirm(self, rows: Sequence[tuple[int, int, int, int, int]]) -> None:
+        """Note the receipts of blocks; one that came before is harmless.
+
+        They are in the order of the blocks, but for those that overtook others.
+        """
+        blocks = iter(self._blocks)
+        block = next(blocks, None)
+        last_seq = -1
+        for _, entry_seq, _, ledger_id, entry_id in rows:
+            if entry_seq < last_seq:
+                blocks = iter(self._blocks)
+                block = next(blocks, None)
+            last_seq = entry_seq
+            while block is not None and block.entry_seq < entry_seq:
+                block = next(blocks, None)
+            if block is not None and block.entry_seq == entry_seq:
+                block.outcome = (ledger_id, entry_id, None)
+
+    def refuse(self, entry_seq: int, error: PulsarException) -> None:
+        """Note that a block was refused; a refusal that came before is harmless."""
+        if (block := self.find(entry_seq)) is not None:
+            block.outcome = (-1, -1, error)
 
     def take_settled(self) -> list[UnconfirmedBlock]:
         """Take out the answered blocks at the front.

@@ -24,7 +24,7 @@ from pulsar_ray.errors import (
     Timeout,
     WrongNode,
 )
-from pulsar_ray.lane.waiting import running_callbacks
+from pulsar_ray.lane.waiting import HERE, running_callbacks
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.testing.waiting import wait_until
 from tests.unit.client.producer.publishing_link import ManualTimers, PublishingLink, opened, receipts
@@ -317,6 +317,7 @@ def test_a_carrier_lost_while_a_block_is_written_leaves_no_block_behind_and_none
 
     it.link.before_send = lose_and_resume
     it.send("a")
+    assert it.link.seqs("second") == [0], "the one that resumed had found the role of writing taken"
     it.send("b")
     assert it.link.seqs("first") == []
     assert it.link.seqs("second") == [0, 1]
@@ -494,6 +495,25 @@ def test_a_wait_for_room_ends_at_the_send_timeout_and_what_was_open_is_written()
     assert it.queue.waiting == 0
     it.link.manual_timers.run()
     assert it.link.seqs("first") == [0]
+
+
+def test_the_callback_of_a_message_that_was_not_added_runs_as_each_other_does() -> None:
+    it = Queue(max_pending_messages=1)
+    it.send("a")
+    may_wait: list[bool] = []
+    depth = 0
+
+    def send_again(result: Any, _: MessageId) -> None:
+        nonlocal depth
+        may_wait.append(not HERE.runs_callbacks)
+        depth += 1
+        assert depth == 1, "one callback runs inside another"
+        if len(may_wait) < 3:
+            it.queue.fail(send_again, ProducerQueueIsFull(str(result)))
+        depth -= 1
+
+    it.queue.fail(send_again, ProducerQueueIsFull("full"))
+    assert may_wait == [False, False, False]
 
 
 def test_room_that_is_made_is_told() -> None:
