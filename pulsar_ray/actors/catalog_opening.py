@@ -147,8 +147,8 @@ class CatalogOpening:
             identity: StoreIdentity | None = store["identity"]
             if identity is None or identity.cluster_id not in ("", order.cluster_id):
                 continue
-            found = await store["handle"].call("partitions")
-            prepared |= await store["handle"].call("prepared")
+            found = await store["handle"].call("call_part", "directory", "partitions")
+            prepared |= await store["handle"].call("call_part", "directory", "prepared")
             has_change_logs |= identity.has_change_logs
             ancestors |= dict.fromkeys(identity.generations)
             seen += [identity.numbers_below, *(directory.number for directory in found)]

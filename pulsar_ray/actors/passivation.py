@@ -308,7 +308,7 @@ class Passivation:
         store = self._stores.known.get(row.store_id) if row is not None else None
         if row is not None and store is not None:
             # The note is in the partition's directory; a store that has missed this reads it there.
-            await _asked(store["handle"], "slept", {row.number: retired.wake_at_ms})
+            await _ask_store(store, "slept", {row.number: retired.wake_at_ms})
 
     async def describe_sleeping(self, row: PartitionRow) -> dict[str, Any] | None:
         """Describe a partition that does not run.
@@ -321,7 +321,7 @@ class Passivation:
         store = self._served.store_of(row)
         if not row.has_ledger:
             return describe_unstored()
-        described: dict[str, Any] | None = await _asked(store["handle"], "describe_sleeping", row.number)
+        described: dict[str, Any] | None = await _ask_store(store, "describe", row.number)
         return described
 
     # --- making room ------------------------------------------------------------------------------
@@ -362,7 +362,7 @@ class Passivation:
             # Since this controller or the store was started, a note may have been missed.
             again = store["handle"] not in self._told_stores
             self._told_stores.add(store["handle"])
-            due = await _asked(store["handle"], "due", self._clock.now_ms(), DUE_AT_ONCE, again) or {}
+            due = await _ask_store(store, "due", self._clock.now_ms(), DUE_AT_ONCE, again) or {}
             for number, wake_at_ms in due.items():
                 work = self._do_duty(store, number, was_awake=wake_at_ms == WAS_AWAKE)
                 duty = asyncio.get_running_loop().create_task(work)
@@ -379,7 +379,7 @@ class Passivation:
         for store_id, times in by_store.items():
             store = self._stores.known.get(store_id)
             if store is not None:
-                await _asked(store["handle"], "slept", times)
+                await _ask_store(store, "slept", times)
 
     async def _do_duty(self, store: dict[str, Any], number: int, *, was_awake: bool) -> None:
         """Wake a partition for what is due.
@@ -417,7 +417,7 @@ class Passivation:
 
     async def _put_off(self, store: dict[str, Any], number: int) -> None:
         """Have the store name a partition again in a while."""
-        await _asked(store["handle"], "slept", {number: self._clock.now_ms() + PUT_OFF_MS})
+        await _ask_store(store, "slept", {number: self._clock.now_ms() + PUT_OFF_MS})
 
     async def _do_last_duty(self, store: dict[str, Any], row: PartitionRow) -> None:
         """Delete the topic of a partition that nobody uses, unless another partition is used."""
@@ -530,3 +530,8 @@ async def _asked(
         return await handle.call(method, *arguments, within_s=within_s)
     except PulsarException:
         return None
+
+
+async def _ask_store(store: dict[str, Any], method: str, *arguments: Any) -> Any:
+    """Return what a store says of its sleeping partitions; None if it does not answer."""
+    return await _asked(store["handle"], "call_part", "sleeping", method, *arguments)

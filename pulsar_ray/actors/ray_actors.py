@@ -14,7 +14,7 @@ from pulsar_ray.actors import options
 from pulsar_ray.actors.actor_system import ActorKind
 from pulsar_ray.actors.broker_process import begin_broker_process
 from pulsar_ray.actors.delayed_delivery_tracker import DelayedDeliveryTracker
-from pulsar_ray.actors.stores.store import StoreActor
+from pulsar_ray.actors.stores.store_actor import StoreActor
 from pulsar_ray.actors.subscription_dispatcher import SubscriptionDispatcher
 from pulsar_ray.actors.topic_compactor import TopicCompactor
 from pulsar_ray.actors.topic_partition import TopicPartition

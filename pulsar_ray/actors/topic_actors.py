@@ -212,7 +212,7 @@ class TopicActors:
         """Mark partitions in their stores, durably: by `mark_prepared` or `mark_added`."""
         for row in rows:
             if TopicName.parse(row.name).is_persistent:
-                await self.store_of(row)["handle"].call(method, [row.number])
+                await self.store_of(row)["handle"].call("call_part", "directory", method, [row.number])
 
     async def remove(self, rows: list[PartitionRow]) -> None:
         """End partitions that the catalog has forgotten, and delete what their stores have of them."""

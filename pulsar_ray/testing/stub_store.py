@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pulsar_ray.actors.actor_system import ActorHandle
-from pulsar_ray.actors.stores.held_store import OPEN_WAIT_S, StoreNode
-from pulsar_ray.actors.stores.shipping_store import ShippingStore
+from pulsar_ray.actors.stores.data_directory import StoreNode
+from pulsar_ray.actors.stores.store_parts import OPEN_WAIT_S, StoreParts
 from pulsar_ray.broker.figures.node_figures import NodeFigures
 from pulsar_ray.broker.figures.overview import node_overview
 from pulsar_ray.broker.figures.resting_note import read_resting_notes
@@ -22,7 +22,6 @@ from pulsar_ray.broker.serving.owner_loop import OwnerLoop
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import NotConnected, PulsarException
-from pulsar_ray.moving.moved_files import FinalFiles
 from pulsar_ray.testing.stub_actor import StubActor
 from pulsar_ray.transport.actor_names import CONTROLLER, store_name
 
@@ -46,7 +45,7 @@ class ActorsBeside(Protocol):
     def runs_on(self, name: str, node_id: str) -> bool: ...
 
 
-class StubStore(ShippingStore):
+class StubStore:
     """A store that asks actors for their figures. `kill` is a SIGKILL.
 
     Every node has its data directory at the same path, as the system says; here each is another directory.
@@ -55,7 +54,15 @@ class StubStore(ShippingStore):
     def __init__(
         self, node_id: str, host: str, data_dir: Path, settings: Settings, system: ActorsBeside
     ) -> None:
-        super().__init__(data_dir, StoreNode(node_id, host, 1 << 40, "a stub cluster", "stub"), settings)
+        self.parts = StoreParts(
+            data_dir,
+            StoreNode(node_id, host, 1 << 40, "a stub cluster", "stub"),
+            settings,
+            find_peer=lambda node_id: system.find(store_name(node_id[:8])),
+            find_controller=lambda: None if self.is_cut_off else system.find(CONTROLLER),
+            end_process=lambda: threading.Thread(target=self.kill, name="end", daemon=True).start(),
+        )
+        self._node_id = node_id
         self._system = system
         self._owner = OwnerLoop(f"store {host}", on_fatal=_as_on_the_loop_of_ray)
         self._calls: set[Future[Any]] = set()
@@ -64,52 +71,58 @@ class StubStore(ShippingStore):
         self.is_cut_off = False
         self._ended = threading.Event()
         with suppress(PulsarException):
-            self._open(create=False, wait_s=OPEN_WAIT_S)
+            self.parts.directory.open(create=False, wait_s=OPEN_WAIT_S)
+
+    def __repr__(self) -> str:
+        return repr(self.parts.directory)
 
     @property
     def is_shipping(self) -> bool:
         """Whether what is stored here is shipped."""
-        return self._journal is not None and self._journal.is_serving
+        journal = self.parts.shipping.journal
+        return journal is not None and journal.is_serving
 
-    async def describe(self) -> dict[str, Any]:
-        """See HeldStore.describe; it ships from now on."""
-        described = await super().describe()
-        self._begin_journal()
+    async def describe(self, make: bool = False) -> dict[str, Any]:
+        """See StoreParts.describe; it ships from now on."""
+        described = await self.parts.describe(make)
+        self.parts.shipping.begin()
         return {**described, "path": self._system.data_dir}
 
     async def probe(self) -> int:
-        """See HeldStore.probe; one whose process was started again is probed, and described no more."""
-        pid = await super().probe()
-        self._begin_journal()
+        """See StoreParts.probe; one whose process was started again is probed, and described no more."""
+        pid = await self.parts.probe()
+        self.parts.shipping.begin()
         return pid
 
-    def _peer(self, node_id: str) -> ActorHandle | None:
-        return self._system.find(store_name(node_id[:8]))
+    async def health(self) -> dict[str, Any]:
+        """See StoreParts.health."""
+        return await self.parts.health()
 
-    def _controller(self) -> ActorHandle | None:
-        return None if self.is_cut_off else self._system.find(CONTROLLER)
-
-    def _end_process(self) -> None:
-        threading.Thread(target=self.kill, name="end", daemon=True).start()
+    async def stats(self) -> dict[str, Any]:
+        """See StoreParts.stats."""
+        return await self.parts.stats()
 
     async def remove(self, number: int) -> None:
-        """See HeldStore.remove; the process that used the directory is gone before."""
-        await asyncio.to_thread(self._system.wait_ended, str(self._ledgers / str(number)))
-        await super().remove(number)
+        """See StoreParts.remove; the process that used the directory is gone before."""
+        directory = str(self.parts.directory.ledgers / str(number))
+        await asyncio.to_thread(self._system.wait_ended, directory)
+        await self.parts.remove(number)
 
-    async def move_fence(self, number: int, move_id: str) -> FinalFiles | None:
-        """See MovingStore.move_fence; no process that was killed holds a lock any more."""
-        await asyncio.to_thread(self._system.wait_all_ended)
-        return await super().move_fence(number, move_id)
+    async def call_part(self, part: str, method: str, *arguments: Any) -> Any:
+        """See StoreParts.call_part; before a move fences, killed processes let their locks go."""
+        if (part, method) == ("copies", "fence"):
+            await asyncio.to_thread(self._system.wait_all_ended)
+        return await self.parts.call_part(part, method, *arguments)
 
     async def overview(self, text: str, sort: str, limit: int, names: Sequence[str] | None) -> dict[str, Any]:
         """See the StoreActor's."""
-        figures = NodeFigures(self._node.node_id, _MOST_LABELS, _MOST_LABELS)
-        for number, partition in await asyncio.to_thread(lambda: list(read_resting_notes(self._ledgers))):
+        ledgers = self.parts.directory.ledgers
+        figures = NodeFigures(self._node_id, _MOST_LABELS, _MOST_LABELS)
+        for number, partition in await asyncio.to_thread(lambda: list(read_resting_notes(ledgers))):
             figures.rests(number, partition)
         for life, (name, actor) in enumerate(self._system.lives().items()):
             with suppress(PulsarException, asyncio.CancelledError):
-                if actor.server is not None and self._system.runs_on(name, self._node.node_id):
+                if actor.server is not None and self._system.runs_on(name, self._node_id):
                     report = await asyncio.wrap_future(actor.submit(actor.server.report))
                     figures.reported(dataclasses.replace(report, life=life))
         return node_overview(figures, text, sort, limit, names, SystemClock().now_ms())
@@ -141,8 +154,8 @@ class StubStore(ShippingStore):
             self._owner.submit(self._end_threads).result(_END_PATIENCE_S)
         self._end_journal()
         self._owner.stop()
-        if self._store is not None:
-            self._store.close()
+        if (store := self.parts.directory.store) is not None:
+            store.close()
         self._ended.set()
 
     def wait_ended(self) -> None:
@@ -150,7 +163,8 @@ class StubStore(ShippingStore):
         self._ended.wait(_END_PATIENCE_S)
 
     def _end_journal(self) -> None:
-        journal, self._journal = self._journal, None
+        shipping = self.parts.shipping
+        journal, shipping.journal = shipping.journal, None
         if journal is not None:
             journal.stop(wait_s=0.0)
             journal._runner._threads.shutdown(wait=True)  # noqa: SLF001 - requests end with their process

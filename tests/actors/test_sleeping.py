@@ -92,7 +92,7 @@ def test_time_wakes_a_sleeping_partition(client: Client, topic: str, broker: Bro
 
     def is_looked_at() -> bool:
         # As if the time had come; a store that was not asked yet reads the notes.
-        ray.get(store.slept.remote({int(note.parent.name): 1}))
+        ray.get(store.call_part.remote("sleeping", "slept", {int(note.parent.name): 1}))
         return note.stat().st_mtime_ns != written
 
     wait_until(is_looked_at, DEADLINE_S, "a look at what is due")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_ray.actors.stores import moving_store, partition_moves
+from pulsar_ray.actors.stores import partition_copies, partition_moves
 from pulsar_ray.admin.admin import Admin
 from pulsar_ray.client.options.policies import ConsumerDeadLetterPolicy
 from pulsar_ray.errors import NotAllowedError, Timeout
@@ -24,7 +24,7 @@ from pulsar_ray.testing.waiting import wait_until
 from tests.conformance.broker import EARLIEST, QUIET_MS, WAIT_MS, Broker, numbers
 from tests.conformance.test_moving import elsewhere, ended, move
 
-SERVED_YET, NOBODY_SERVES = "move_pull", "move_install"
+SERVED_YET, NOBODY_SERVES = "pull", "install"
 """Calls of the target while the source serves, and once it does not."""
 HELD_AT = pytest.mark.parametrize("at", [SERVED_YET, NOBODY_SERVES])
 THIRD = "third"
@@ -48,8 +48,10 @@ def topic_in(broker: Broker, store: str) -> str:
 @contextmanager
 def held_move(broker: Broker, topic: str, at: str, target: str) -> Iterator[list[str]]:
     """A move that stands still in a call of its target until the end of the block; gives its id."""
-    store: Any = broker.cluster.actors.store_on(HOST if target == STORE else target)
-    real, is_there, goes_on = getattr(store, at), threading.Event(), threading.Event()
+    store = broker.cluster.actors.store_on(HOST if target == STORE else target)
+    assert store is not None
+    copies = store.parts.copies
+    real, is_there, goes_on = getattr(copies, at), threading.Event(), threading.Event()
 
     async def wait(*arguments: Any) -> Any:
         is_there.set()
@@ -57,14 +59,14 @@ def held_move(broker: Broker, topic: str, at: str, target: str) -> Iterator[list
             await asyncio.sleep(0.01)
         return await real(*arguments)
 
-    setattr(store, at, wait)
+    setattr(copies, at, wait)
     try:
         ids = broker.cluster.controller("move_topic", topic, target, timeout_s=30)
         wait_until(is_there.is_set, what="the move is there")
         yield ids
     finally:
         goes_on.set()
-        setattr(store, at, real)
+        setattr(copies, at, real)
 
 
 def read_all(broker: Broker, topic: str, count: int) -> list[bytes]:
@@ -181,7 +183,7 @@ def test_a_target_without_room_is_named_and_all_stays(
 ) -> None:
     broker, topic = two_nodes, topic_in(two_nodes, STORE)
     full = SimpleNamespace(disk_usage=lambda _: SimpleNamespace(total=10**12, free=10**6))
-    monkeypatch.setattr(moving_store, "shutil", full)
+    monkeypatch.setattr(partition_copies, "shutil", full)
     with broker.admin() as admin:
         (told,) = admin.topics.move(topic, OTHER_STORE)
     assert not told.is_moved

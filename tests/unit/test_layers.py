@@ -262,7 +262,7 @@ def test_no_file_names_a_place_of_one_machine() -> None:
 def test_the_control_plane_runs_without_ray() -> None:
     modules = (
         "broker_actors", "catalog_opening", "change_log_partitions", "control_plane", "controller",
-        "parked_clients", "passivation", "policy_delivery", "stores.held_store", "stores.lost_stores",
+        "parked_clients", "passivation", "policy_delivery", "stores.lost_stores", "stores.store_parts",
         "stores.stores", "topic_actors",
         "watching.health_check", "watching.overview", "watching.resource_usage", "watching.silence",
     )  # fmt: skip

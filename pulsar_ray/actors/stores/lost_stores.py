@@ -111,7 +111,9 @@ class LostStores:
         journals = await self._with_journals()
         if not journals:
             return []
-        owned = set(await journals[0][1].call("owned_by", store_id, within_s=ADOPT_DEADLINE_S))
+        owned = set(
+            await journals[0][1].call("call_part", "journal", "owned_by", store_id, within_s=ADOPT_DEADLINE_S)
+        )
         rows = [self._catalog.partition(name) for name in self._catalog.names_in(store_id, -1)]
         return [row.name for row in rows if row is not None and str(row.number) in owned]
 
@@ -120,7 +122,9 @@ class LostStores:
         found = []
         for store_id, store in list(self._stores.known.items()):
             try:
-                status = await store["handle"].call("remote", within_s=ASK_DEADLINE_S)
+                status = await store["handle"].call(
+                    "call_part", "shipping", "status", within_s=ASK_DEADLINE_S
+                )
             except PulsarException as error:
                 status = {"url": "", "isReady": False, "problem": error.text}
             if status is not None:
@@ -133,7 +137,9 @@ class LostStores:
         A controller that died in the middle of a move has begun that, or the store is taken over just now.
         """
         for _, handle in await self._with_journals():
-            owners = await handle.call("owners_of", list(map(str, numbers)), within_s=ADOPT_DEADLINE_S)
+            owners = await handle.call(
+                "call_part", "journal", "owners_of", list(map(str, numbers)), within_s=ADOPT_DEADLINE_S
+            )
             known = {number: owner for number, owner in owners.items() if owner in self._stores.known}
             self._moved(store_id, known)
             await self._catalog.settled()
@@ -159,7 +165,7 @@ class LostStores:
             return set()
         one = next(iter(handles.values()))
         numbers = {str(row.number): row for row in self._rows_in(store_id)}
-        owners = await one.call("owners_of", list(numbers), within_s=ADOPT_DEADLINE_S)
+        owners = await one.call("call_part", "journal", "owners_of", list(numbers), within_s=ADOPT_DEADLINE_S)
         # Of an attempt that was broken off, some may be another's already.
         moved = self._moved(store_id, owners)
         shipped = [number for number in numbers if owners.get(number) == store_id]
@@ -168,7 +174,7 @@ class LostStores:
         shares = shared_out(shipped, await self._stores.rooms(handles))
         if not shares:
             raise ServiceUnitNotReady("no other store that ships has room on its disk")
-        await one.call("seal", store_id, within_s=ADOPT_DEADLINE_S)
+        await one.call("call_part", "journal", "seal", store_id, within_s=ADOPT_DEADLINE_S)
         for number in shipped:
             self._served.end(numbers[number])
         results = await asyncio.gather(
@@ -188,10 +194,10 @@ class LostStores:
     async def _adopted(self, store_id: str, handle: ActorHandle, share: list[str]) -> set[str]:
         """Let one store adopt partitions of a sealed one, and move them in the catalog."""
         try:
-            await handle.call("adopt", share, within_s=ADOPT_DEADLINE_S)
+            await handle.call("call_part", "journal", "adopt", share, within_s=ADOPT_DEADLINE_S)
         finally:
             # Those that were adopted are served, whatever is wrong with another one.
-            owners = await handle.call("owners_of", share, within_s=ADOPT_DEADLINE_S)
+            owners = await handle.call("call_part", "journal", "owners_of", share, within_s=ADOPT_DEADLINE_S)
             moved = self._moved(store_id, owners)
         return moved
 

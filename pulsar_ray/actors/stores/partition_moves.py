@@ -311,7 +311,9 @@ class PartitionMoves:
                     self._looked_through.discard(store["handle"])
 
     async def _look_through(self, store_id: str, handle: ActorHandle) -> None:
-        for number, state, move_id in await handle.call("move_notes", within_s=ASK_DEADLINE_S):
+        for number, state, move_id in await handle.call(
+            "call_part", "moved_files", "noted", within_s=ASK_DEADLINE_S
+        ):
             row = self._catalog.numbered(number)
             is_here = row is not None and row.store_id == store_id
             under_way = {move.move_id for move in self._moves.values()}
@@ -323,8 +325,8 @@ class PartitionMoves:
 
 async def _delete_rests(handle: ActorHandle, number: int, move_id: str) -> None:
     """Delete what a move has left, by its id: a late call touches nothing else."""
-    for method in ("move_discard", "move_clear"):
-        await handle.call(method, number, move_id, within_s=DISK_DEADLINE_S)
+    for part, method in (("moved_files", "discard"), ("copies", "clear")):
+        await handle.call("call_part", part, method, number, move_id, within_s=DISK_DEADLINE_S)
 
 
 class _Carrier:
@@ -397,18 +399,18 @@ class _Carrier:
     async def _prepare(self) -> None:
         ends = await self._listed()
         self._move.total_bytes = self._move.rest_bytes = sum(ends.values())
-        for number, _, move_id in await self._at_target("move_notes"):
+        for number, _, move_id in await self._at_target("moved_files", "noted"):
             # The catalog has it elsewhere, so nobody needs these.
             await _delete_rests(self._store(self._move.target)["handle"], number, move_id)
-        self._move.is_shipped = await self._at_source("move_is_shipped")
+        self._move.is_shipped = await self._at_source("moved_files", "is_shipped")
         begun = self._move.move_id, sum(ends.values()), self._move.is_shipped
-        await self._at_target("move_begin", *begun)
+        await self._at_target("copies", "begin", *begun)
 
     async def _copy(self) -> None:
         ends, loop = await self._listed(), asyncio.get_running_loop()
         began, to_copy = loop.time(), self._move.rest_bytes
         if self._move.is_shipped:
-            rest: int = await self._at_source("move_ship", within_s=COPY_DEADLINE_S)
+            rest: int = await self._at_source("copies", "ship", within_s=COPY_DEADLINE_S)
         else:
             await self._pull(ends)
         bytes_a_second = to_copy / max(0.001, loop.time() - began)
@@ -417,7 +419,7 @@ class _Carrier:
         if not self._move.is_shipped:
             rest = sum(max(0, end - ends.get(file, 0)) for file, end in now.items())
         elif is_waiting:
-            rest = await self._at_source("move_ship", within_s=COPY_DEADLINE_S)
+            rest = await self._at_source("copies", "ship", within_s=COPY_DEADLINE_S)
         self._move.copied(sum(now.values()), rest)
         if self._move.is_outrun:
             await self._slow_down(bytes_a_second / SLOWED_BY)
@@ -465,7 +467,7 @@ class _Carrier:
                 logger.warning("%s moves, and did not stop by itself: %s", name, error)
 
     async def _fence(self) -> None:
-        call = self._at_source("move_fence", self._move.move_id, within_s=DISK_DEADLINE_S)
+        call = self._at_source("copies", "fence", self._move.move_id, within_s=DISK_DEADLINE_S)
         final: FinalFiles | None = await call
         if final is None and self._row().has_ledger:
             raise WrongNode(f"{self._move.name} is not in its directory: look at its disk")
@@ -483,8 +485,8 @@ class _Carrier:
         if self._final is None:
             return  # nothing was ever stored
         within_s = DISK_DEADLINE_S
-        await self._at_target("move_install", self._move.move_id, self._final, within_s=within_s)
-        if not await self._at_source("move_is_fenced", self._final.epoch):
+        await self._at_target("copies", "install", self._move.move_id, self._final, within_s=within_s)
+        if not await self._at_source("moved_files", "is_fenced_as", self._final.epoch):
             raise ServiceUnitNotReady("somebody opened it at the source meanwhile")
 
     async def _is_targets(self) -> bool:
@@ -494,9 +496,9 @@ class _Carrier:
         """
         move, number = self._move, str(self._move.number)
         owners: dict[str, str] | None = None
-        for ask in (self._ask_target, self._ask_source):
+        for store_id in (move.target, move.source):
             try:
-                owners = await ask("owners_of", [number], within_s=DISK_DEADLINE_S)
+                owners = await self._ask(store_id, "journal", "owners_of", [number], within_s=DISK_DEADLINE_S)
                 break
             except PulsarException as error:
                 logger.debug("nobody says who owns %s: %s", move.name, error)
@@ -505,7 +507,7 @@ class _Carrier:
         owner = owners.get(number, "")
         if owner == move.source:
             # A late claim of the target meets this one: the bucket's catalog takes one of them.
-            owner = await self._at_source("move_back", within_s=DISK_DEADLINE_S)
+            owner = await self._at_source("journal", "take_back", within_s=DISK_DEADLINE_S)
         return owner == move.target
 
     async def _pull(self, ends: dict[str, int]) -> None:
@@ -514,7 +516,8 @@ class _Carrier:
         while True:
             is_gentle = self._is_gentle()
             left: int = await self._at_target(
-                "move_pull",
+                "copies",
+                "pull",
                 self._move.move_id,
                 self._store(self._move.source)["node_id"],
                 ends,
@@ -564,21 +567,23 @@ class _Carrier:
             logger.warning("%s has moved, and its former files stay yet: %s", self._move.name, error)
 
     async def _clear_now(self) -> None:
-        await self._at_source("move_clear", self._move.move_id, within_s=DISK_DEADLINE_S)
+        await self._at_source("copies", "clear", self._move.move_id, within_s=DISK_DEADLINE_S)
 
     async def _discard(self) -> None:
-        await self._at_target("move_discard", self._move.move_id, within_s=DISK_DEADLINE_S)
+        await self._at_target("moved_files", "discard", self._move.move_id, within_s=DISK_DEADLINE_S)
 
     async def _resume(self) -> None:
         row = self._catalog.numbered(self._move.number)
         try:
             if row is None and self._move.is_moved:
                 # It was deleted while it moved, by somebody who knew it at its source.
-                await self._at_target("remove")
+                await self._store(self._move.target)["handle"].call(
+                    "remove", self._move.number, within_s=ASK_DEADLINE_S
+                )
             elif row is not None and self._was_running:
                 self._served.partition(row)
             elif row is not None and self._final is not None and self._move.is_moved:
-                await self._at_target("moved_in")
+                await self._at_target("sleeping", "moved_in")
         finally:
             self._release()
 
@@ -596,7 +601,7 @@ class _Carrier:
         return row
 
     async def _listed(self) -> dict[str, int]:
-        listed: dict[str, int] = await self._at_source("move_listed", within_s=COPY_DEADLINE_S)
+        listed: dict[str, int] = await self._at_source("moved_files", "listed", within_s=COPY_DEADLINE_S)
         return listed
 
     def _store(self, store_id: str) -> dict[str, Any]:
@@ -605,16 +610,18 @@ class _Carrier:
             raise NotConnected(f"store {store_id} is not there")
         return store
 
-    async def _at_source(self, method: str, *arguments: Any, within_s: float = ASK_DEADLINE_S) -> Any:
-        return await self._ask_source(method, self._move.number, *arguments, within_s=within_s)
+    async def _at_source(
+        self, part: str, method: str, *arguments: Any, within_s: float = ASK_DEADLINE_S
+    ) -> Any:
+        call = part, method, self._move.number, *arguments
+        return await self._ask(self._move.source, *call, within_s=within_s)
 
-    async def _at_target(self, method: str, *arguments: Any, within_s: float = ASK_DEADLINE_S) -> Any:
-        return await self._ask_target(method, self._move.number, *arguments, within_s=within_s)
+    async def _at_target(
+        self, part: str, method: str, *arguments: Any, within_s: float = ASK_DEADLINE_S
+    ) -> Any:
+        call = part, method, self._move.number, *arguments
+        return await self._ask(self._move.target, *call, within_s=within_s)
 
-    async def _ask_source(self, method: str, *arguments: Any, within_s: float) -> Any:
-        handle: ActorHandle = self._store(self._move.source)["handle"]
-        return await handle.call(method, *arguments, within_s=within_s)
-
-    async def _ask_target(self, method: str, *arguments: Any, within_s: float) -> Any:
-        handle: ActorHandle = self._store(self._move.target)["handle"]
-        return await handle.call(method, *arguments, within_s=within_s)
+    async def _ask(self, store_id: str, *call: Any, within_s: float) -> Any:
+        handle: ActorHandle = self._store(store_id)["handle"]
+        return await handle.call("call_part", *call, within_s=within_s)

@@ -76,7 +76,7 @@ class Stores:
             await asyncio.to_thread(self._handles.pop(node_id).kill)
             raise NotConnected(f"the store on node {node_id[:8]} is replaced")
         if described["identity"] is None and make:
-            described = await handle.call("make", within_s=RECORD_DEADLINE_S)
+            described = await handle.call("describe", True, within_s=RECORD_DEADLINE_S)
         return {**described, "handle": handle}
 
     def _handle(self, node_id: str) -> ActorHandle:
@@ -235,9 +235,8 @@ class Stores:
         async with self._recording:
             await self._record(membership, described)
             if described["identity"].succeeds:
-                here = await described["handle"].call(
-                    "unknown", membership.catalog.numbers_in(described["store_id"])
-                )
+                numbers = membership.catalog.numbers_in(described["store_id"])
+                here = await described["handle"].call("call_part", "directory", "unknown", numbers)
                 membership.take_in_successor(described["identity"], [each.number for each in here])
             self.known[described["store_id"]] = described
         event(
@@ -267,7 +266,8 @@ class Stores:
     async def _record(self, membership: Membership, store: dict[str, Any], below: int = 0) -> None:
         identity: StoreIdentity = membership.recorded(store["identity"], below)
         try:
-            await store["handle"].call("record", identity, within_s=RECORD_DEADLINE_S)
+            record = "directory", "record", identity
+            await store["handle"].call("call_part", *record, within_s=RECORD_DEADLINE_S)
         except Timeout:
             raise Timeout(f"the store on {store['host']} does not write its store.json") from None
         store["identity"] = identity
@@ -275,7 +275,8 @@ class Stores:
     async def _compare(self, membership: Membership, store: dict[str, Any]) -> None:
         """Tell what lies in a store apart from what the catalog knows of it."""
         store_id = store["store_id"]
-        found = await store["handle"].call("unknown", membership.catalog.numbers_in(store_id))
+        numbers = membership.catalog.numbers_in(store_id)
+        found = await store["handle"].call("call_part", "directory", "unknown", numbers)
         self.unknown[store_id] = [
             {
                 "topic": directory.name,

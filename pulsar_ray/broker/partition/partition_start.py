@@ -74,7 +74,8 @@ def taken_back(
     Returns its new term. Raises ServiceUnitNotReady if another store owns it by now, which the controller
     learns as well.
     """
-    owner = cluster.call(store_address, "move_back", identity.number, timeout_s=TAKE_BACK_S)
+    take_back = "journal", "take_back", identity.number
+    owner = cluster.call(store_address, "call_part", *take_back, timeout_s=TAKE_BACK_S)
     if owner != store_id:
         cluster.controller("follow_owner", identity.topic, timeout_s=TAKE_BACK_S)
         raise ServiceUnitNotReady(f"store {owner} has {identity.topic} by now: resolve it again")

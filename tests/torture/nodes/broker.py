@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pulsar_ray.actors import controller
-from pulsar_ray.actors.stores import partition_moves, resting_stores, shipping_store
+from pulsar_ray.actors.stores import partition_moves, resting_stores, store_shipping
 from pulsar_ray.actors.stores.stores import Stores
 from pulsar_ray.broker.catalog import node_losses
 from pulsar_ray.errors import NotConnected, PulsarException
@@ -89,8 +89,8 @@ class NodesBroker(TorturedBroker):
         """Have disk and object store fail, and all that is looked at now and then looked at often."""
         with self.disk.installed(), self.bucket.installed(), pytest.MonkeyPatch.context() as patch:
             patch.setattr(controller, "WATCH_INTERVAL_S", 0.5)
-            patch.setattr(shipping_store, "LOOK_INTERVAL_S", 0.5)
-            patch.setattr(shipping_store, "UNSEALED_LOOK_S", 0.5)
+            patch.setattr(store_shipping, "LOOK_INTERVAL_S", 0.5)
+            patch.setattr(store_shipping, "UNSEALED_LOOK_S", 0.5)
             patch.setattr(node_losses, "FIRST_RETRY_S", 0.5)
             patch.setattr(node_losses, "LONGEST_RETRY_S", 2.0)
             patch.setattr(life_runner, "LOOK_SECONDS", 1.0)
@@ -318,7 +318,7 @@ class NodesBroker(TorturedBroker):
             return
         for host in self._hosts:
             store = self.cluster.actors.store_on(host)
-            journal = None if store is None else store._journal
+            journal = None if store is None else store.parts.shipping.journal
             status = None if journal is None else journal.status()
             print(f"{host}: {status}", file=sys.stderr)
 

@@ -28,6 +28,10 @@ class Store:
     def __init__(self, directories: list[PartitionDirectory]) -> None:
         self._directories = directories
 
+    async def call_part(self, part: str, method: str) -> Any:
+        assert part == "directory"
+        return await getattr(self, method)()
+
     async def partitions(self) -> list[PartitionDirectory]:
         return self._directories
 

@@ -30,8 +30,10 @@ class Store:
         self.hole = ""
 
     async def call(self, method: str, *arguments: Any, within_s: float | None = None) -> Any:
+        assert method == "call_part"
+        method, arguments = arguments[1], arguments[2:]
         self.asked.append(method)
-        if method == "remote":
+        if method == "status":
             return {"isReady": True, "problem": ""}
         if method == "owners_of":
             return {each: self._owners[each] for each in arguments[0] if each in self._owners}
@@ -123,7 +125,7 @@ def test_a_store_that_is_away_for_long_is_taken_over_and_asked_once(world: World
     world.gone = ["lost"]
     asyncio.run(looked(world, 20))
     assert set(world.places().values()) == {"here"}
-    assert world.here.asked.count("remote") == 1
+    assert world.here.asked.count("status") == 1
     assert "lost" not in world.catalog.stores()
     assert world.left == 0
 

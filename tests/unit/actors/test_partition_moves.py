@@ -14,9 +14,9 @@ import pytest
 
 from pulsar_ray.actors.actor_system import ActorHandle
 from pulsar_ray.actors.stores import partition_moves
-from pulsar_ray.actors.stores.held_store import StoreNode
-from pulsar_ray.actors.stores.moving_store import MovingStore
+from pulsar_ray.actors.stores.data_directory import StoreNode
 from pulsar_ray.actors.stores.partition_moves import PartitionMoves
+from pulsar_ray.actors.stores.store_parts import StoreParts
 from pulsar_ray.broker.catalog.catalog import Catalog, PartitionRow
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
@@ -42,27 +42,37 @@ SOURCE, TARGET = "a", "b"
 FAULTS = ("before", "behind", "late", "twice", "controller")
 
 
-class Store(MovingStore):
-    """A store whose peers are found in the world, and whose disk has room unless the world says so."""
+def store_in(world: World, name: str) -> StoreParts:
+    """A store whose peers are found in the world."""
 
-    def __init__(self, world: World, name: str) -> None:
-        node = StoreNode(name, f"host {name}", 0, "", "")
-        super().__init__(world.path / name, node, Settings())
-        self._world = world
+    def peer(node_id: str) -> ActorHandle | None:
+        return world.known[node_id]["handle"] if node_id in world.known else None
 
-    def _peer(self, node_id: str) -> ActorHandle | None:
-        return self._world.known[node_id]["handle"] if node_id in self._world.known else None
+    return StoreParts(
+        world.path / name,
+        StoreNode(name, f"host {name}", 0, "", ""),
+        Settings(),
+        find_peer=peer,
+        find_controller=lambda: None,
+        end_process=lambda: None,
+    )
 
 
 class Handle:
     """An ActorHandle of a store, which fails as the world wants."""
 
-    def __init__(self, world: World, store: Store) -> None:
+    def __init__(self, world: World, store: StoreParts) -> None:
         self._world = world
         self._store = store
 
     async def call(self, method: str, *arguments: Any, within_s: float | None = None) -> Any:
         return await self._world.called(self._store, method, arguments)
+
+
+async def carried_out(store: StoreParts, method: str, arguments: tuple[Any, ...]) -> Any:
+    """Call a store, or one of its parts by "part.method"."""
+    part, _, of_part = method.rpartition(".")
+    return await (store.call_part(part, of_part, *arguments) if part else getattr(store, method)(*arguments))
 
 
 class Process:
@@ -93,7 +103,7 @@ class World:
         self.topics = self
         self.system = LocalActors(lambda *_: None)
         self.known: dict[str, dict[str, Any]] = {
-            name: {"handle": Handle(self, Store(self, name)), "node_id": name, "host": name}
+            name: {"handle": Handle(self, store_in(self, name)), "node_id": name, "host": name}
             for name in (SOURCE, TARGET)
         }
         self.present = self.known
@@ -115,20 +125,22 @@ class World:
 
     # --- calls ------------------------------------------------------------------------------------
 
-    async def called(self, store: Store, method: str, arguments: tuple[Any, ...]) -> Any:
+    async def called(self, store: StoreParts, method: str, arguments: tuple[Any, ...]) -> Any:
+        if method == "call_part":
+            method, arguments = ".".join(arguments[:2]), arguments[2:]
         self.calls.append(method)
-        if method == "move_pull":
+        if method == "copies.pull":
             self.gentle.append(arguments[-1])
         if len(self.calls) - 1 != self.fails_at:
-            return await getattr(store, method)(*arguments)
+            return await carried_out(store, method, arguments)
         if self.fault == "before":
             raise NotConnected(f"{method}: the actor restarts")
         if self.fault == "late":
             self.late.append((store, method, arguments))
             raise Timeout(f"{method} is not answered")
-        answer = await getattr(store, method)(*arguments)
+        answer = await carried_out(store, method, arguments)
         if self.fault == "twice":
-            return await getattr(store, method)(*arguments)
+            return await carried_out(store, method, arguments)
         if self.fault == "controller":
             self.dies.set()
             await asyncio.get_running_loop().create_future()
@@ -141,7 +153,7 @@ class World:
         while self.late:
             store, method, arguments = self.late.pop()
             try:
-                await getattr(store, method)(*arguments)
+                await carried_out(store, method, arguments)
             except PulsarException:
                 continue
 
@@ -309,8 +321,8 @@ def test_copying_hurries_where_publishing_goes_on_half_as_fast(
         world.publish(20)
         called = world.called
 
-        async def publishes(store: Store, method: str, arguments: tuple[Any, ...]) -> Any:
-            if method == "move_pull" and len(world.gentle) < 3:
+        async def publishes(store: StoreParts, method: str, arguments: tuple[Any, ...]) -> Any:
+            if arguments[:2] == ("copies", "pull") and len(world.gentle) < 3:
                 world.publish()
             return await called(store, method, arguments)
 
@@ -332,7 +344,7 @@ def test_every_fault_at_every_call(tmp_path: Path, fault: str, monkeypatch: pyte
     monkeypatch.setattr(partition_moves, "KEEP_SOURCE_S", 0.0)
     (tmp_path / "all").mkdir()
     calls = calls_of_a_move(tmp_path / "all")
-    assert {"move_begin", "move_pull", "move_fence", "move_install", "move_clear"} <= set(calls)
+    assert {"copies.begin", "copies.pull", "copies.fence", "copies.install", "copies.clear"} <= set(calls)
 
     async def run(world: World, at: int) -> None:
         world.publish()
@@ -373,12 +385,12 @@ def test_a_target_without_room_refuses_before_anybody_waits(world: World) -> Non
         async def refuse(*_: Any) -> None:
             raise DiskSpaceLow("no room")
 
-        store.move_begin = refuse
+        store.copies.begin = refuse
         moves = world.moves()
         moves.begin(world.row, TARGET)
         told = await world.ended(moves)
         assert (told["state"], told["reason"]) == ("broken off", "no room")
-        assert "move_fence" not in world.calls
+        assert "copies.fence" not in world.calls
         world.check()
 
     asyncio.run(run())
@@ -386,10 +398,8 @@ def test_a_target_without_room_refuses_before_anybody_waits(world: World) -> Non
 
 def test_a_full_disk_is_found_by_the_store(tmp_path: Path) -> None:
     async def run() -> None:
-        node = StoreNode("b", "host b", 0, "", "")
-        store = MovingStore(tmp_path, node, Settings())
         with pytest.raises(DiskSpaceLow, match="host b"):
-            await store.move_begin(NUMBER, "m", 1 << 60)
+            await store_in(World(tmp_path), "b").call_part("copies", "begin", NUMBER, "m", 1 << 60)
 
     asyncio.run(run())
 
@@ -398,8 +408,8 @@ def test_a_topic_that_is_deleted_meanwhile_is_nowhere(world: World) -> None:
     async def run(at: str) -> None:
         moves = world.moves()
         moves.begin(world.row, TARGET)
-        store = world.known[SOURCE if at == "move_fence" else TARGET]["handle"]._store
-        real = getattr(store, at)
+        store = world.known[SOURCE if at == "fence" else TARGET]["handle"]._store
+        real = getattr(store.copies, at)
 
         async def delete_first(*arguments: Any) -> Any:
             (row,) = world.catalog.delete(T)
@@ -407,7 +417,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_nowhere(world: World) -> None:
             await world.known[row.store_id]["handle"]._store.remove(row.number)
             return await real(*arguments)
 
-        setattr(store, at, delete_first)
+        setattr(store.copies, at, delete_first)
         await world.ended(moves)
         await world.moves().look_through()
         assert world.catalog.numbered(NUMBER) is None
@@ -415,7 +425,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_nowhere(world: World) -> None:
             assert not (world.path / name / "p" / str(NUMBER)).exists()
         assert not world.held
 
-    asyncio.run(run("move_install"))
+    asyncio.run(run("install"))
 
 
 def test_one_that_moves_elsewhere_already_is_refused(world: World) -> None:
@@ -437,21 +447,21 @@ def test_one_that_moves_elsewhere_already_is_refused(world: World) -> None:
 @pytest.mark.parametrize("gone", [SOURCE, TARGET])
 def test_a_node_that_dies_in_the_middle(world: World, gone: str) -> None:
     async def run() -> None:
-        store = world.known[TARGET]["handle"]._store
-        real = store.move_pull
+        store = world.known[TARGET]["handle"]._store.copies
+        real = store.pull
 
         async def die_first(*arguments: Any) -> Any:
             del world.known[gone]
             raise NotConnected(f"the node of {gone} is gone")
 
-        store.move_pull = die_first
+        store.pull = die_first
         kept = dict(world.known)
         moves = world.moves()
         moves.begin(world.row, TARGET)
         told = await world.ended(moves)
         assert told["state"] == "broken off"
         assert world.row.store_id == SOURCE
-        world.known, store.move_pull = kept, real
+        world.known, store.pull = kept, real
         await world.moves().look_through()
         world.check()
 
@@ -480,14 +490,14 @@ def test_a_catalog_that_does_not_answer_is_asked_again(world: World, monkeypatch
 
 def test_somebody_who_opens_it_behind_the_fence_breaks_the_move_off(world: World) -> None:
     async def run() -> None:
-        store = world.known[TARGET]["handle"]._store
-        real = store.move_install
+        store = world.known[TARGET]["handle"]._store.copies
+        real = store.install
 
         async def open_first(*arguments: Any) -> Any:
             await real(*arguments)
             abandon(Process(world.path / SOURCE / "p" / str(NUMBER)).log)
 
-        store.move_install = open_first
+        store.install = open_first
         moves = world.moves()
         moves.begin(world.row, TARGET)
         assert "opened it at the source" in (await world.ended(moves))["reason"]

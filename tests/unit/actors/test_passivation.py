@@ -80,6 +80,10 @@ class FakeStore(FakeHandle):
         self.read_again: list[bool] = []
         self._world = world
 
+    async def _call_part(self, part: str, method: str, *arguments: Any) -> Any:
+        assert part == "sleeping"
+        return await getattr(self, f"_{method}")(*arguments)
+
     async def _slept(self, times: dict[int, int | None]) -> None:
         self._world.log.append(f"slept {times}")
 

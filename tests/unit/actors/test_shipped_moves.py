@@ -65,7 +65,7 @@ class ShippedWorld(World):
         for name, journal in self.journals.items():
             journal.wait_ready(DEADLINE_S)
             store = self.known[name]["handle"]._store
-            store._journal, store._store = journal, SimpleNamespace(store_id=name)
+            store.shipping.journal, store.directory.store = journal, SimpleNamespace(store_id=name)
 
     def partition(self, row: PartitionRow) -> Process:
         name = partition_name(row.name)
@@ -146,7 +146,7 @@ def test_one_whose_target_ships_nothing_stays(tmp_path: Path) -> None:
     async def run() -> None:
         world = ShippedWorld(tmp_path)
         await world.publish_confirmed()
-        world.known[TARGET]["handle"]._store._journal = None
+        world.known[TARGET]["handle"]._store.shipping.journal = None
         told = await moved(world, TARGET)
         assert "no journal" in told["reason"]
         await world.check_shipped()
@@ -159,17 +159,17 @@ def test_the_source_takes_back_what_left_and_nobody_took(tmp_path: Path) -> None
     async def run() -> None:
         world = ShippedWorld(tmp_path)
         await world.publish_confirmed()
-        store = world.known[TARGET]["handle"]._store
+        store = world.known[TARGET]["handle"]._store.copies
 
         async def refuse(*_: Any) -> None:
             raise ServiceUnitNotReady("its object store is away")
 
-        store.move_install = refuse
+        store.install = refuse
         told = await moved(world, TARGET)
         assert (told["state"], told["reason"]) == ("broken off", "its object store is away")
         assert world.row.store_id == SOURCE
         await world.check_shipped()
-        del store.move_install
+        del store.install
         assert (await moved(world, TARGET))["state"] == "moved"
         await world.check_shipped()
         world.close()

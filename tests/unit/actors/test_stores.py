@@ -38,7 +38,9 @@ class Store:
         self._disk = disk
         self.error: Exception | None = None
 
-    async def describe(self) -> dict[str, Any]:
+    async def describe(self, make: bool = False) -> dict[str, Any]:
+        if make:
+            self._disk.identity = StoreIdentity(f"made on {self._node_id}")
         if self._disk.problem is not None:
             raise self._disk.problem
         identity = self._disk.identity
@@ -51,9 +53,9 @@ class Store:
             "path": "data",
         }
 
-    async def make(self) -> dict[str, Any]:
-        self._disk.identity = StoreIdentity(f"made on {self._node_id}")
-        return await self.describe()
+    async def call_part(self, part: str, method: str, *arguments: Any) -> Any:
+        assert part == "directory"
+        return await getattr(self, method)(*arguments)
 
     async def record(self, identity: StoreIdentity) -> None:
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The part of a store that moves partitions in and out (ADR 0141).
+"""Copies partitions that move, out of a store and into it (ADR 0141).
 
 The target fetches: it asks the source's store for chunks, so that nothing passes through the controller.
 """
@@ -8,14 +8,16 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections import deque
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from pulsar_ray.actors.actor_system import ActorHandle
-from pulsar_ray.actors.stores.held_store import HeldStore, StoreNode
+from pulsar_ray.actors.stores.data_directory import DataDirectory
+from pulsar_ray.actors.stores.sleep_times import SleepTimes
+from pulsar_ray.actors.stores.store_shipping import StoreShipping
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import DiskSpaceLow, NotConnected, ServiceUnitNotReady
-from pulsar_ray.managed_ledger.store.wake_times import read_wake_time
 from pulsar_ray.moving.moved_files import CHUNK_BYTES, OVERLAP_BYTES, FinalFiles, MovedFiles
 
 CHUNK_DEADLINE_S = 20.0
@@ -34,98 +36,85 @@ class _Pull(NamedTuple):
     is_gentle: bool
 
 
-class MovingStore(HeldStore):
-    """A HeldStore whose partitions may move."""
+class PartitionCopies:
+    """Carries out what a move does at its source, and at its target.
 
-    def __init__(self, path: Path, node: StoreNode, settings: Settings) -> None:
-        super().__init__(path, node)
+    `find_peer` returns the store of another node, None if it has none; it blocks. `files` are those of
+    partitions that move.
+    """
+
+    def __init__(
+        self,
+        directory: DataDirectory,
+        shipping: StoreShipping,
+        sleeping: SleepTimes,
+        settings: Settings,
+        find_peer: Callable[[str], ActorHandle | None],
+    ) -> None:
+        self.files = MovedFiles(directory.ledgers)
+        self._directory = directory
+        self._shipping = shipping
+        self._sleeping = sleeping
         self._settings = settings
-        self._moved = MovedFiles(path / "p")
-
-    def _peer(self, node_id: str) -> ActorHandle | None:
-        """Return the store of another node. Blocks."""
-        raise NotImplementedError
+        self._find_peer = find_peer
 
     # --- at the source ----------------------------------------------------------------------------
 
-    async def move_listed(self, number: int) -> dict[str, int]:
-        """See MovedFiles.listed."""
-        return await asyncio.to_thread(self._moved.listed, number)
-
-    async def move_fence(self, number: int, move_id: str) -> FinalFiles | None:
+    async def fence(self, number: int, move_id: str) -> FinalFiles | None:
         """See MovedFiles.fence; a shipped partition has left the journal then, with all it had.
 
         Raises ServiceUnitNotReady while its journal does not run.
         """
-        is_shipped = await self.move_is_shipped(number)
-        journal = self._running_journal() if is_shipped else None
-        final = await asyncio.to_thread(self._moved.fence, number, move_id)
+        is_shipped = await asyncio.to_thread(self.files.is_shipped, number)
+        journal = self._shipping.running() if is_shipped else None
+        final = await asyncio.to_thread(self.files.fence, number, move_id)
         if final is None or journal is None:
             return final
         await asyncio.to_thread(journal.depart, number)
         return final._replace(is_shipped=True)
 
-    async def move_is_shipped(self, number: int) -> bool:
-        """See MovedFiles.is_shipped."""
-        return await asyncio.to_thread(self._moved.is_shipped, number)
-
-    async def move_ship(self, number: int) -> int:
+    async def ship(self, number: int) -> int:
         """Ship what there is by now, and return how many bytes have come meanwhile.
 
         See StoreLife.put_in_pieces. Raises ServiceUnitNotReady without a journal that runs.
         """
-        journal = self._running_journal()
+        journal = self._shipping.running()
         return await asyncio.to_thread(journal.run, lambda life: life.put_in_pieces(str(number)))
 
-    async def move_back(self, number: int) -> str:
-        """See StoreJournal.take_back. Raises ServiceUnitNotReady without a journal that runs."""
-        return await asyncio.to_thread(self._running_journal().take_back, number)
-
-    async def move_is_fenced(self, number: int, epoch: int) -> bool:
-        """See MovedFiles.is_fenced_as."""
-        return await asyncio.to_thread(self._moved.is_fenced_as, number, epoch)
-
-    async def move_read(self, number: int, file: str, start: int, length: int) -> tuple[bytes, int]:
-        """See MovedFiles.read."""
-        return await asyncio.to_thread(self._moved.read, number, file, start, length)
-
-    async def move_clear(self, number: int, move_id: str) -> None:
+    async def clear(self, number: int, move_id: str) -> None:
         """See MovedFiles.clear; nothing wakes the partition here any more.
 
         A shipped one is dropped by its journal, if another store owns it.
         """
-        is_gone = await asyncio.to_thread(self._moved.clear, number, move_id)
-        if not is_gone and self._journal is not None and await self.move_is_shipped(number):
-            is_gone = await asyncio.to_thread(self._journal.let_go, number)
+        is_gone = await asyncio.to_thread(self.files.clear, number, move_id)
+        journal = self._shipping.journal
+        if not is_gone and journal is not None and await asyncio.to_thread(self.files.is_shipped, number):
+            is_gone = await asyncio.to_thread(journal.let_go, number)
         if is_gone:
-            await self.moved_away(number)
-
-    async def moved_away(self, number: int) -> None:
-        """Forget what is known of a partition that was here."""
-        await self.slept({number: None})
+            await self._sleeping.forget(number)
 
     # --- at the target ----------------------------------------------------------------------------
 
-    async def move_begin(self, number: int, move_id: str, total_bytes: int, is_shipped: bool = False) -> None:
+    async def begin(self, number: int, move_id: str, total_bytes: int, is_shipped: bool = False) -> None:
         """See MovedFiles.begin.
 
         Raises DiskSpaceLow where so much has no room, ServiceUnitNotReady for a shipped partition where no
         journal runs.
         """
         if is_shipped:
-            self._running_journal()
+            self._shipping.running()
             return
-        usage = await asyncio.to_thread(shutil.disk_usage, self._path)
+        usage = await asyncio.to_thread(shutil.disk_usage, self._directory.path)
         mark = self._settings.low_water_mark_bytes(usage.total)
         if usage.free - total_bytes < mark:
             raise DiskSpaceLow(
-                f"{self._path} on {self._node.host} has {usage.free:,} bytes free, and a partition of "
-                f"{total_bytes:,} would leave less than the low-water mark of {mark:,}: free space there, or "
-                "move it elsewhere"
+                f"{self._directory.path} on {self._directory.node.host} has {usage.free:,} bytes free, and a "
+                f"partition of {total_bytes:,} would leave less than the low-water mark of {mark:,}: free "
+                "space there, or move it elsewhere"
             )
-        await asyncio.to_thread(self._moved.begin, number, move_id)
+        await asyncio.to_thread(self.files.begin, number, move_id)
 
-    async def move_pull(
+    async def pull(
         self,
         number: int,
         move_id: str,
@@ -139,11 +128,11 @@ class MovingStore(HeldStore):
         About so many bytes are copied; gently for the sake of those that publish meanwhile. Files that are
         not listed, and what lies behind the ends, are deleted. It may be repeated.
         """
-        source = await asyncio.to_thread(self._peer, node_id)
+        source = await asyncio.to_thread(self._find_peer, node_id)
         if source is None:
             raise NotConnected(f"there is no store on node {node_id[:8]}")
-        await asyncio.to_thread(self._moved.cut, number, move_id, ends)
-        left = {file: end - self._moved.has(number, move_id, file) for file, end in ends.items()}
+        await asyncio.to_thread(self.files.cut, number, move_id, ends)
+        left = {file: end - self.files.has(number, move_id, file) for file, end in ends.items()}
         rest = sum(left.values())
         pull = _Pull(source, number, move_id, is_gentle)
         for file, end in ends.items():
@@ -152,15 +141,15 @@ class MovingStore(HeldStore):
                 most_bytes -= copied
                 rest -= copied
         if not rest:
-            await asyncio.to_thread(self._moved.sync, number, move_id)
+            await asyncio.to_thread(self.files.sync, number, move_id)
         return rest
 
     async def _pull_file(self, pull: _Pull, file: str, end: int, most_bytes: int) -> int:
-        had = self._moved.has(pull.number, pull.move_id, file)
+        had = self.files.has(pull.number, pull.move_id, file)
         start, stop = max(0, had - OVERLAP_BYTES), min(end, had + most_bytes)
         for _ in range(MOST_TRIES):
             if await self._pull_chunks(pull, file, start, stop):
-                return self._moved.has(pull.number, pull.move_id, file) - had
+                return self.files.has(pull.number, pull.move_id, file) - had
             start = 0
         raise NotConnected(f"{file} of partition {pull.number} has other bytes each time")
 
@@ -177,15 +166,16 @@ class MovingStore(HeldStore):
             while start < stop or ahead:
                 while start < stop and len(ahead) < most_ahead:
                     length = min(CHUNK_BYTES, stop - start)
-                    call = source.call("move_read", number, file, start, length, within_s=CHUNK_DEADLINE_S)
+                    chunk = number, file, start, length
+                    call = source.call("call_part", "moved_files", "read", *chunk, within_s=CHUNK_DEADLINE_S)
                     ahead.append((start, length, now(), asyncio.ensure_future(call)))
                     start += length
                 at, length, began, asked = ahead.popleft()
                 data, total = await asked
                 if not data:
                     break  # it is gone: the next listing tells
-                chunk = number, move_id, file, at, data, total
-                if not await asyncio.to_thread(self._moved.put, *chunk, is_synced=is_gentle):
+                put = partial(self.files.put, number, move_id, file, at, data, total, is_synced=is_gentle)
+                if not await asyncio.to_thread(put):
                     return False
                 if len(data) < length:
                     break  # it is shorter
@@ -196,29 +186,15 @@ class MovingStore(HeldStore):
             for *_, asked in ahead:
                 asked.cancel()
 
-    async def move_install(self, number: int, move_id: str, files: FinalFiles) -> None:
+    async def install(self, number: int, move_id: str, files: FinalFiles) -> None:
         """See MovedFiles.install; a shipped partition is owned here in the object store then.
 
         Raises ServiceUnitNotReady if another store owns it.
         """
         if not files.is_shipped:
-            await asyncio.to_thread(self._moved.install, number, move_id, files)
+            await asyncio.to_thread(self.files.install, number, move_id, files)
             return
-        owner = await asyncio.to_thread(self._running_journal().take, number)
-        if self._store is None or owner != self._store.store_id:
+        owner = await asyncio.to_thread(self._shipping.running().take, number)
+        store = self._directory.store
+        if store is None or owner != store.store_id:
             raise ServiceUnitNotReady(f"store {owner} owns partition {number} in the object store")
-
-    async def move_discard(self, number: int, move_id: str) -> None:
-        """See MovedFiles.discard."""
-        await asyncio.to_thread(self._moved.discard, number, move_id)
-
-    async def moved_in(self, number: int) -> None:
-        """Keep watch for a sleeping partition that is here from now on."""
-        wake_at_ms = await asyncio.to_thread(read_wake_time, self._ledgers / str(number))
-        await self.slept({number: wake_at_ms})
-
-    # --- afterwards -------------------------------------------------------------------------------
-
-    async def move_notes(self, number: int | None = None) -> list[tuple[int, str, str]]:
-        """See MovedFiles.noted."""
-        return await asyncio.to_thread(self._moved.noted, number)

@@ -20,8 +20,9 @@ import ray
 from pulsar_ray.actors.actor_system import ActorHandle, ActorSystem
 from pulsar_ray.actors.broker_process import begin_broker_process
 from pulsar_ray.actors.own_bytecode import compile_later
-from pulsar_ray.actors.stores.held_store import OPEN_WAIT_S, StoreNode
-from pulsar_ray.actors.stores.shipping_store import CONTROLLER_DEADLINE_S, ShippingStore
+from pulsar_ray.actors.stores.data_directory import StoreNode
+from pulsar_ray.actors.stores.store_parts import OPEN_WAIT_S, StoreParts
+from pulsar_ray.actors.stores.store_shipping import CONTROLLER_DEADLINE_S
 from pulsar_ray.actors.watching.node_metrics import NodeMetrics
 from pulsar_ray.actors.watching.silence import is_silent
 from pulsar_ray.broker.catalog.founding import CatalogOrder, place_of_catalog
@@ -44,7 +45,7 @@ REPORT_DEADLINE_S = 3.0
 NO_FIGURES = "metrics_interval_seconds is 0, so actors report nothing"
 
 
-class StoreActor(ShippingStore):
+class StoreActor:
     """Holds a node's data directory, exports its metrics, and watches its disk and the controller."""
 
     def __init__(self, data_dir: str, settings: Settings, system: ActorSystem) -> None:
@@ -58,7 +59,8 @@ class StoreActor(ShippingStore):
             owner=f"{node_address()} (ray {ray_address})",
             session=session_directory().name,
         )
-        super().__init__(Path(data_dir).expanduser(), node, settings)
+        self._path = Path(data_dir).expanduser()
+        self._settings = settings
         self._ray_address = ray_address
         self._system = system
         self._watcher: asyncio.Task[None] | None = None
@@ -68,58 +70,64 @@ class StoreActor(ShippingStore):
         self._disk = DiskWatch(settings)
         self._probes: HealthSocket | None = None
         self._looking: asyncio.Future[ActorHandle | None] | None = None
+        self._parts = StoreParts(
+            self._path,
+            node,
+            settings,
+            find_peer=lambda node_id: system.find(store_name(node_id[:8])),
+            find_controller=self._find_controller,
+            end_process=lambda: os._exit(71),
+            metrics=lambda: self._metrics,
+        )
         # Held from the beginning: this may be a restart, and nobody asks again.
         with contextlib.suppress(PulsarException):
-            self._open(create=False, wait_s=OPEN_WAIT_S)
+            self._parts.directory.open(create=False, wait_s=OPEN_WAIT_S)
 
-    async def describe(self) -> dict[str, Any]:
-        """See HeldStore.describe; the node is watched from now on."""
-        described = await super().describe()
-        self._begin_metrics()
-        self._begin_journal()
-        await self._begin_watching()
+    def __repr__(self) -> str:
+        return repr(self._parts.directory)
+
+    async def call_part(self, part: str, method: str, *arguments: Any) -> Any:
+        """See StoreParts.call_part."""
+        return await self._parts.call_part(part, method, *arguments)
+
+    async def describe(self, make: bool = False) -> dict[str, Any]:
+        """See StoreParts.describe; the node is watched from now on."""
+        described = await self._parts.describe(make)
+        await self._begin()
         return described
 
-    def _controller(self) -> ActorHandle | None:
-        return self._system.find(CONTROLLER)
+    async def probe(self) -> int:
+        """See StoreParts.probe; a process that was started again is probed, and described no more."""
+        pid = await self._parts.probe()
+        await self._begin()
+        return pid
 
-    def _end_process(self) -> None:
-        os._exit(71)
-
-    def _begin_metrics(self) -> None:
-        """Export the node's metrics from now on, if there is a store."""
-        if self._metrics is None and self._store is not None and self._settings.metrics_interval_seconds:
-            self._metrics = NodeMetrics(
-                self._path, self._store.store_id, self._settings, self._began_s, self.remote
-            )
+    async def stats(self) -> dict[str, Any]:
+        """See StoreParts.stats."""
+        return await self._parts.stats()
 
     async def remove(self, number: int) -> None:
-        """See HeldStore.remove."""
-        await super().remove(number)
-        if self._metrics is not None:
-            self._metrics.removed(number)
+        """See StoreParts.remove."""
+        await self._parts.remove(number)
 
-    async def moved_away(self, number: int) -> None:
-        """See MovingStore.moved_away."""
-        await super().moved_away(number)
-        if self._metrics is not None:
-            self._metrics.removed(number)
+    async def _begin(self) -> None:
+        """Export the node's metrics, ship and watch from now on, if there is a store."""
+        store = self._parts.directory.store
+        if self._metrics is None and store is not None and self._settings.metrics_interval_seconds:
+            status = self._parts.shipping.status
+            self._metrics = NodeMetrics(self._path, store.store_id, self._settings, self._began_s, status)
+        self._parts.shipping.begin()
+        await self._begin_watching()
 
-    def _peer(self, node_id: str) -> ActorHandle | None:
-        return self._system.find(store_name(node_id[:8]))
-
-    async def slept(self, times: dict[int, int | None]) -> None:
-        """See HeldStore.slept; the metrics know these partitions as sleeping ones."""
-        await super().slept(times)
-        if self._metrics is not None:
-            await self._metrics.slept(times)
+    def _find_controller(self) -> ActorHandle | None:
+        return self._system.find(CONTROLLER)
 
     # --- looking after it -------------------------------------------------------------------------
 
     async def health(self) -> dict[str, Any]:
-        """See HeldStore.health; with what is wrong with the metrics."""
+        """See StoreParts.health; with what is wrong with the metrics."""
         return {
-            **await super().health(),
+            **await self._parts.health(),
             "metricsProblem": "" if self._metrics is None else self._metrics.problem,
         }
 
@@ -132,7 +140,7 @@ class StoreActor(ShippingStore):
             "totalBytes": usage.total,
             "diskState": state.level.value,
         }
-        if (remote := await self.remote()) is not None:
+        if (remote := await self._parts.shipping.status()) is not None:
             disk["remoteLagSeconds"] = remote.get("lagSeconds")
         if self._metrics is None:
             off = not self._settings.metrics_interval_seconds
@@ -154,19 +162,11 @@ class StoreActor(ShippingStore):
             "diskTotalBytes": disk.total,
         }
 
-    async def probe(self) -> int:
-        """See HeldStore.probe; a process that was started again is probed, and described no more."""
-        pid = await super().probe()
-        self._begin_metrics()
-        self._begin_journal()
-        await self._begin_watching()
-        return pid
-
     async def _begin_watching(self) -> None:
         """Look after controller and disk from now on, and answer probes."""
         if self._watcher is None:
             self._watcher = asyncio.get_running_loop().create_task(self._watch())
-        if self._probes is None and self._store is not None:
+        if self._probes is None and self._parts.directory.store is not None:
             self._probes = HealthSocket(self._path, self._report)
             try:
                 await self._probes.begin()
@@ -185,13 +185,14 @@ class StoreActor(ShippingStore):
             silent = error.text
         else:
             return {"address": self._ray_address, "report": report}
-        place = place_of_catalog(self._store.identity) if self._store is not None else ""
+        store = self._parts.directory.store
+        place = place_of_catalog(store.identity) if store is not None else ""
         return {"address": self._ray_address, "silent": f"{silent}; {place}" if place else silent}
 
     async def _ask_controller(self) -> dict[str, Any]:
         # Without its head Ray looks for minutes, and the next asker waits for the same look.
         if self._looking is None or self._looking.done():
-            self._looking = asyncio.ensure_future(asyncio.to_thread(self._controller))
+            self._looking = asyncio.ensure_future(asyncio.to_thread(self._find_controller))
         controller = await asyncio.shield(self._looking)
         if controller is None:
             raise Moved("no controller runs")
@@ -209,7 +210,7 @@ class StoreActor(ShippingStore):
                 logger.exception("looking after this node failed")
 
     async def _watch_controller(self) -> None:
-        controller = await asyncio.to_thread(self._controller)
+        controller = await asyncio.to_thread(self._find_controller)
         if controller is None:
             await self._without_controller()
             return
@@ -225,7 +226,8 @@ class StoreActor(ShippingStore):
         Its node is gone: Ray starts it again everywhere else. Of several stores one is first.
         """
         self._without_s += WATCH_INTERVAL_S
-        journal, store, after_s = self._journal, self._store, self._settings.node_loss_seconds
+        journal, store = self._parts.shipping.journal, self._parts.directory.store
+        after_s = self._settings.node_loss_seconds
         if store is None or journal is None or not journal.is_serving or not after_s:
             return
         if self._without_s < after_s:
