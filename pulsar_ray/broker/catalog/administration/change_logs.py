@@ -391,6 +391,8 @@ class AppliedChanges:
 
     def apply(self, event: ChangeEvent) -> None:
         """Make one change; a deletion leaves namespaces that have topics."""
+        # One that is found late comes behind updates that actors have taken: it makes a newer one.
+        update_version = self._policies.next_version(event.version)
         self._policies.seen_version(event.version)
         if event.version <= self._changes.version_of(event.type.value, event.subject):
             return
@@ -399,18 +401,18 @@ class AppliedChanges:
             case EventType.TENANT:
                 self._apply_to_tenant(event, is_gone=is_gone)
             case EventType.NAMESPACE:
-                self._apply_to_namespace(event, is_gone=is_gone)
+                self._apply_to_namespace(event, update_version, is_gone=is_gone)
             case EventType.CHANGE_LOG:
                 if not self._changes.is_known(event.subject):
                     self._changes.mark_dirty(event.subject)
             case EventType.NAMESPACE_POLICY:
-                self._put(event, NAMESPACE)
+                self._put(event, NAMESPACE, update_version)
             case EventType.TOPIC_POLICY if is_gone:
                 self._policies.forget(event.subject)
             case EventType.TOPIC_POLICY:
-                self._put(event, TOPIC)
+                self._put(event, TOPIC, update_version)
             case EventType.TOPIC_SCHEMA if event.schema is not None:
-                self._put_schema(event, event.schema)
+                self._put_schema(event, event.schema, update_version)
                 return
             case EventType.TOPIC_SCHEMA:
                 self._catalog.schemas.forget(event.subject)
@@ -422,24 +424,29 @@ class AppliedChanges:
         elif not self._tenants.namespaces_below(event.subject):
             self._tenants.remove(event.subject)
 
-    def _apply_to_namespace(self, event: ChangeEvent, *, is_gone: bool) -> None:
+    def _apply_to_namespace(self, event: ChangeEvent, update_version: int, *, is_gone: bool) -> None:
         if is_gone:
             self._remove_namespace(event.subject)
             return
         self._tenants.add_namespace(event.subject)
         if event.version > self._changes.version_of(EventType.NAMESPACE_POLICY.value, event.subject):
-            self._policies.put(event.subject, _known(event, NAMESPACE), event.version)
+            self._policies.put(event.subject, _known(event, NAMESPACE), update_version)
 
-    def _put(self, event: ChangeEvent, level: str) -> None:
+    def _put(self, event: ChangeEvent, level: str, update_version: int) -> None:
         # A log may be left of a namespace that was deleted, and made anew since.
         made = self._changes.version_of(EventType.NAMESPACE.value, event.namespace)
         if event.version >= made and self._tenants.has_namespace(event.namespace):
-            self._policies.put(event.subject, _known(event, level), event.version)
+            self._policies.put(event.subject, _known(event, level), update_version)
 
-    def _put_schema(self, event: ChangeEvent, entry: SchemaEntry) -> None:
+    def _put_schema(self, event: ChangeEvent, entry: SchemaEntry, update_version: int) -> None:
         made = self._changes.version_of(EventType.NAMESPACE.value, event.namespace)
         if event.version >= made and self._tenants.has_namespace(event.namespace):
-            self._catalog.schemas.put(event.subject, entry, event.version)
+            schemas = self._catalog.schemas
+            had_schema = schemas.has_schema(event.subject)
+            schemas.put(event.subject, entry, event.version)
+            if schemas.has_schema(event.subject) != had_schema:
+                # Partitions enforce a schema only where there is one.
+                self._policies.touch(event.subject, update_version)
 
     def _remove_namespace(self, namespace: str) -> None:
         catalog = self._catalog

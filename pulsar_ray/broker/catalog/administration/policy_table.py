@@ -62,9 +62,9 @@ class PolicyTable:
         )
         return [row[0] for row in rows]
 
-    def next_version(self, now_ms: int) -> int:
-        """Return a version above all that were given, whatever the clock does."""
-        return max(now_ms, self.last_version + 1)
+    def next_version(self, at_least: int) -> int:
+        """Return a version above all that were given, whatever the clock says."""
+        return max(at_least, self.last_version + 1)
 
     @property
     def last_version(self) -> int:

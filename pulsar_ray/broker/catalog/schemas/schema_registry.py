@@ -252,8 +252,6 @@ class SchemaRegistry:
     async def _tell(self, subject: str) -> None:
         """Let partitions know where it matters to them whether their topic has a schema."""
         if self._topics.policies.settings_of(subject).is_schema_validation_enforced:
-            policies = self._topics.catalog.policies
-            policies.touch(subject, policies.next_version(self._now_ms()))
             await self._changed(subject)
 
 

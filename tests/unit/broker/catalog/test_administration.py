@@ -337,6 +337,24 @@ def test_a_change_whose_answer_was_lost_holds_with_the_next_one(begin: Begin, lo
     assert controller.run(controller.calls.tenants()) == ["acme", "public", "pulsar"]
 
 
+def test_policies_that_are_found_late_are_newer_than_what_was_told_since(
+    begin: Begin, logs: MemoryLogs
+) -> None:
+    controller = begin()
+    controller.create("orders")
+    controller.set("orders", "max_producers", max_producers=1)
+    logs.die_after_append = True
+    with pytest.raises(Died):
+        controller.set("orders", "max_producers", max_producers=2)
+    logs.die_after_append = False
+    controller.set("public/default", "max_consumers", max_consumers=3)
+    before = controller_update(controller)
+    controller.run(controller.logs.catch_up())
+    after = controller_update(controller)
+    assert after.overrides != before.overrides
+    assert after.version > before.version
+
+
 def test_an_append_that_comes_late_changes_nothing_that_was_changed_since(
     begin: Begin, logs: MemoryLogs, tmp_path: Path
 ) -> None:

@@ -306,6 +306,46 @@ def test_partitions_hear_of_enforcement_once_there_is_a_schema(begin: Begin) -> 
     assert policies.update_for(TOPIC).overrides["is_schema_validation_enforced"] is False
 
 
+def test_a_schema_makes_the_policies_newer_although_the_controller_dies_before_it_tells(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller = begin(is_schema_validation_enforced=True)
+    controller.create("orders")
+    register(controller, fields("a"))
+    controller.run(controller.schemas.delete(TOPIC, "admin", force=False))
+    before = controller.topics.policies.update_for(TOPIC)
+    settled = controller.catalog.settled
+
+    async def die_once_it_is_durable() -> None:
+        await settled()
+        if controller.catalog.schemas.has_schema(TOPIC):
+            raise Died
+
+    monkeypatch.setattr(controller.catalog, "settled", die_once_it_is_durable)
+    with pytest.raises(Died):
+        register(controller, fields("a"))
+    after = begin(is_schema_validation_enforced=True).topics.policies.update_for(TOPIC)
+    assert after.overrides != before.overrides
+    assert after.version > before.version
+
+
+def test_a_schema_that_is_found_late_makes_the_policies_newer(begin: Begin, logs: MemoryLogs) -> None:
+    controller = begin(is_schema_validation_enforced=True)
+    controller.create("orders")
+    register(controller, fields("a"))
+    controller.run(controller.schemas.delete(TOPIC, "admin", force=False))
+    logs.die_after_append = True
+    with pytest.raises(Died):
+        register(controller, fields("a"))
+    logs.die_after_append = False
+    controller.set("public/default", "max_producers", max_producers=3)
+    before = controller.topics.policies.update_for(TOPIC)
+    controller.run(controller.logs.catch_up())
+    after = controller.topics.policies.update_for(TOPIC)
+    assert after.overrides != before.overrides
+    assert after.version > before.version
+
+
 def test_events_of_a_log_that_was_given_up_are_written_anew(
     begin: Begin, tmp_path: Path, logs: MemoryLogs
 ) -> None:
