@@ -10,6 +10,8 @@ def problem_of(status: Mapping[str, Any]) -> str:
     """Say why a store does not ship all that it should; "" if it does."""
     if problem := status.get("problem"):
         return str(problem)
+    if disk := status.get("disk"):
+        return f"the disk is not read, so nothing of it is shipped: {disk}"
     if away := status.get("away"):
         return f"{status['url']} {away}"
     for partition, why in status.get("unreadable", {}).items():

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pulsar_ray.journal.objects import DATA, Append, JournalObject, Place, journal_key, pack_journal
 from pulsar_ray.journal.reading import MOST_UNDER_WAY, create
-from pulsar_ray.journal.requests import Task
+from pulsar_ray.journal.requests import Task, pauses_s
+
+logger = logging.getLogger(__name__)
 
 READ = Callable[[str, str, int, int], bytes]
 _BEGIN_ANEW = (("adopt",), ("drop",), ("forget",))
@@ -57,6 +60,11 @@ class Shipping:
         self.is_deposed = False
         self.unreadable: dict[str, str] = {}
         """Partitions of which nothing more is shipped, because a file has lost bytes, and why."""
+        self.read_failure = ""
+        """Why the disk does not give the bytes of the next object now."""
+        self._unread: list[Queued] = []
+        self._read_again_at = 0.0
+        self._pauses = pauses_s()
 
     @property
     def has_room(self) -> bool:
@@ -69,13 +77,14 @@ class Shipping:
         for number in sorted(self._flying):
             if self._flying[number]:
                 return self._flying[number][0].since
-        return self._queue[0].since if self._queue else None
+        waiting = self._unread or self._queue
+        return waiting[0].since if waiting else None
 
     @property
     def unshipped_bytes(self) -> int:
         """How many bytes are queued or under way."""
-        flying = sum(item.length for batch in self._flying.values() for item in batch)
-        return self._queued_bytes + flying
+        taken = [self._unread, *self._flying.values()]
+        return self._queued_bytes + sum(item.length for batch in taken for item in batch)
 
     @property
     def is_idle(self) -> bool:
@@ -96,6 +105,8 @@ class Shipping:
 
     def due_seconds(self, now: float, waits_for_sync: bool) -> float | None:
         """Return in how many seconds the next object begins, None if none can."""
+        if self._unread:
+            return max(0.0, self._read_again_at - now)
         if not self._queue or self.next_number >= self.prefix + self.cut.under_way:
             return None
         if self._queued_bytes >= self.cut.object_bytes:
@@ -107,12 +118,29 @@ class Shipping:
         return max(0.0, self._queue[0].since + bound - now)
 
     def begin(self, now: float, waits_for_sync: bool) -> list[Task[list[Queued]]]:
-        """Return tasks that ship what is due, and return what became durable."""
+        """Return tasks that ship what is due, and return what became durable.
+
+        None begins before the disk gave the bytes of the one before: holes are noted in their order.
+        """
         tasks = []
         while not self.is_deposed and self.due_seconds(now, waits_for_sync) == 0.0:
-            tasks.append(self._put(self.next_number, self._take()))
+            self._unread = self._unread or self._take()
+            try:
+                batch, appends = self._readable(self._unread)
+            except OSError as error:
+                self._note_failure(now, error)
+                break
+            self.read_failure, self._pauses, self._unread = "", pauses_s(), []
+            self._flying[self.next_number] = batch
+            tasks.append(self._put(self.next_number, appends))
             self.next_number += 1
         return tasks
+
+    def _note_failure(self, now: float, error: OSError) -> None:
+        if self.read_failure != str(error):
+            self.read_failure = str(error)
+            logger.error("store %s ships nothing more until its disk is read: %s", self.store, error)
+        self._read_again_at = now + next(self._pauses)
 
     def _take(self) -> list[Queued]:
         batch: list[Queued] = []
@@ -128,11 +156,9 @@ class Shipping:
             room -= item.length
             self._queued_bytes -= item.length
             batch.append(item)
-        self._flying[self.next_number] = batch
         return batch
 
-    def _put(self, number: int, batch: list[Queued]) -> Task[list[Queued]]:
-        appends = tuple(self._readable(batch))
+    def _put(self, number: int, appends: tuple[Append, ...]) -> Task[list[Queued]]:
         body = pack_journal(JournalObject(self._nonce(), DATA, self.life, appends))
         other = yield from create(journal_key(self.store, Place(self.life, number)), body)
         if other is not None:
@@ -158,27 +184,31 @@ class Shipping:
             self.prefix += 1
         return durable
 
-    def _readable(self, batch: list[Queued]) -> Iterator[Append]:
-        """Yield the appends with their bytes, but for files that were cut or removed.
+    def _readable(self, batch: list[Queued]) -> tuple[list[Queued], tuple[Append, ...]]:
+        """Return a batch and its appends with their bytes, without cut files.
 
-        Appends behind such a hole in the same partition could not be placed, and a reader would believe its
-        marks, so all of them are left out, until the partition begins anew or goes. A cursor may go at any
-        time, with its subscription.
+        Appends behind such a hole, or a file that is gone, in the same partition could not be placed, and a
+        reader would believe its marks, so all of them are left out, until the partition begins anew or goes.
+        A cursor may go at any time, with its subscription. Nothing is changed if the disk raises OSError.
         """
-        for place, item in enumerate(batch):
+        taken, appends, unreadable = list[Queued](), list[Append](), dict(self.unreadable)
+        for item in batch:
             a = item.append
             if a.mark[:1] in _BEGIN_ANEW:
-                self.unreadable.pop(a.partition, None)
+                unreadable.pop(a.partition, None)
             data = b""
-            if a.partition not in self.unreadable:
+            if a.partition not in unreadable:
                 if item.length:
                     data = self._read(a.partition, a.file, a.offset, a.offset + item.length)
                 if len(data) == item.length:
-                    yield replace(a, data=data)
+                    taken.append(item)
+                    appends.append(replace(a, data=data))
                     continue
                 if "/" not in a.file:
-                    self.unreadable[a.partition] = f"{a.file} ends before byte {a.offset + item.length}"
-            batch[place] = replace(item, append=Append(a.partition, "", 0), length=0)
+                    unreadable[a.partition] = f"{a.file} ends before byte {a.offset + item.length}"
+            taken.append(replace(item, append=Append(a.partition, "", 0), length=0))
+        self.unreadable = unreadable
+        return taken, tuple(appends)
 
 
 def _goes_on(last: Queued, append: Append) -> bool:

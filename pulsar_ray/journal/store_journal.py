@@ -430,6 +430,7 @@ class StoreJournal:
             "errors": store.errors,
             "isEnded": self._deposed is not None,
             "unreadable": dict(shipping.unreadable),
+            "disk": self._life.disk_failure,
             "away": why_away(store),
             "undeleted": store.delete_failure,
             **self._segments.status(),

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from pulsar_ray.errors import JournalDamaged, ServiceUnitNotReady
 from pulsar_ray.format.checksum import Buffer, checksum
@@ -58,6 +59,7 @@ TRIES_TO_CLEAR = 5
 TRIES_TO_CHECKPOINT = 3
 """A file that is replaced meanwhile ends one; many partitions often have such a file."""
 CLEARING_SECONDS = 0.05
+T = TypeVar("T")
 
 
 class Directory(Protocol):
@@ -163,6 +165,8 @@ class StoreLife:
         self.mirror: dict[str, PartitionState] = {}
         self.is_ready = False
         self.serving: set[str] = set()
+        self.disk_failures: dict[str, str] = {}
+        """Why files of partitions are not read now; they are tried again."""
         self._known: dict[str, dict[str, int]] = {}
         """How far each file of an adopted partition is queued, or shipped."""
         self._synced_ends: dict[str, dict[str, int]] = {}
@@ -200,6 +204,24 @@ class StoreLife:
     def is_awaited(self) -> bool:
         """Whether somebody waits for the shipping itself."""
         return self.receipts.waits_for_sync or self._awaited_turn > self.shipping.shipped
+
+    @property
+    def disk_failure(self) -> str:
+        """Why a disk holds up what is to be shipped; "" if it does not."""
+        return self.shipping.read_failure or next(iter(tuple(self.disk_failures.values())), "")
+
+    def _from_disk(self, partition: str, read: Callable[[], T]) -> Task[T]:
+        """Read from this directory, again until the disk gives it."""
+        pauses = pauses_s()
+        try:
+            while True:
+                try:
+                    return read()
+                except OSError as error:
+                    self.disk_failures[partition] = str(error)
+                yield Wait(next(pauses))
+        finally:
+            self.disk_failures.pop(partition, None)
 
     def tell(self, now: float, partition: str, ends: dict[str, int], is_awaited: bool) -> int:
         """Queue files up to these synced ends, and return the turn of all that.
@@ -298,7 +320,7 @@ class StoreLife:
     def start(self) -> Task[None]:
         """Close the former life, compare, ship what is only here, and then be ready."""
         found = yield from walk(self.store, JournalObject(self.nonce(), NEXT, self.life))
-        if found.is_sealed or found.is_foreign or self._lacks(found.states):
+        if found.is_sealed or found.is_foreign or (yield from self._lacks(found.states)):
             self._depose(is_set_aside=True)
             return
         self._index_number = found.index_number
@@ -488,18 +510,22 @@ class StoreLife:
         yield Shipped(self.shipping.turn)
 
     # ---- a new life
-    def _lacks(self, states: dict[str, PartitionState]) -> bool:
+    def _lacks(self, states: dict[str, PartitionState]) -> Task[bool]:
         """Whether something shipped is not here, byte for byte."""
         here = set(self.directory.partitions())
-        return any(p not in here or self._lacks_of(p, state) for p, state in states.items())
+        for partition, state in states.items():
+            if partition not in here or (yield from self._lacks_of(partition, state)):
+                return True
+        return False
 
-    def _lacks_of(self, partition: str, state: PartitionState) -> bool:
+    def _lacks_of(self, partition: str, state: PartitionState) -> Task[bool]:
         if self.directory.term(partition) != state.term:
             return self.directory.term(partition) < state.term
-        return any(
-            self._differs(partition, name, file) and not self.directory.is_superseded(partition, name)
-            for name, file in state.files.items()
-        )
+        for name, file in state.files.items():
+            differs = yield from self._from_disk(partition, partial(self._differs, partition, name, file))
+            if differs and not self.directory.is_superseded(partition, name):
+                return True
+        return False
 
     def _differs(self, partition: str, name: str, file: FileState) -> bool:
         if (pieces := self.directory.offloaded(partition, name)) is not None:
@@ -518,7 +544,7 @@ class StoreLife:
             packed = yield from self._adoption(partition)
             self._queue_adoption(partition, packed)
             return
-        lengths = self.directory.lengths(partition)
+        lengths = yield from self._from_disk(partition, partial(self.directory.lengths, partition))
         known = self._known[partition] = {name: file.length for name, file in mirror.files.items()}
         for file in in_order(lengths):
             if file not in known and self.directory.offloaded(partition, file) is not None:
@@ -683,7 +709,9 @@ class StoreLife:
         """Upload what no piece of an adopted partition has, and return its state."""
         state = PartitionState(self.directory.term(partition), self.directory.front(partition))
         state.left = self.directory.left(partition)
-        for name, length in (self.directory.lengths(partition) if ends is None else ends).items():
+        if ends is None:
+            ends = yield from self._from_disk(partition, partial(self.directory.lengths, partition))
+        for name, length in ends.items():
             pieces = self.directory.offloaded(partition, name) or []
             if not pieces and restored is not None and name in restored.files:
                 pieces = _large_pieces(restored.files[name].pieces, length)
@@ -756,17 +784,17 @@ class StoreLife:
         for name, file in state.files.items():
             while file.length - file.base > inline_bytes:
                 end = min(file.length, file.base + PIECE_BYTES)
-                data = self.directory.read(partition, name, file.base, end)
+                read = partial(self.directory.read, partition, name, file.base, end)
+                data = yield from self._from_disk(partition, read)
                 if len(data) < end - file.base:
                     return None
                 key, body = piece_key(partition, name, file.base, end), pack_piece(data)
                 if (yield from create(key, body)) is not None:
                     raise JournalDamaged(f"two contents of one piece: {key}")
                 file.cover(end, checksum(data))
-            if not self._is_here(partition, state.term):
-                return None
-            tails[name] = self.directory.read(partition, name, file.base, file.length)
-            if len(tails[name]) < file.length - file.base:
+            read = partial(self.directory.read, partition, name, file.base, file.length)
+            tails[name] = yield from self._from_disk(partition, read)
+            if not self._is_here(partition, state.term) or len(tails[name]) < file.length - file.base:
                 return None
         return tails
 

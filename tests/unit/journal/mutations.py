@@ -145,8 +145,8 @@ def _(patch: Patch) -> None:
 
 @mutation("a life that meets an end is over", "an owner that finds its number taken uses the next one")
 def _(patch: Patch) -> None:
-    def put(self: Shipping, number: int, batch: list[Queued]) -> Task[list[Queued]]:
-        appends = tuple(self._readable(batch))
+    def put(self: Shipping, number: int, appends: tuple[Append, ...]) -> Task[list[Queued]]:
+        batch = self._flying[number]
         body = pack_journal(JournalObject(self._nonce(), DATA, self.life, appends))
         durable: list[Queued] = []
         while True:
@@ -232,7 +232,7 @@ def _(patch: Patch) -> None:
 def started(self: StoreLife, closing: JournalObject | None, first: Callable[[Place], int]) -> Task[None]:
     """Start a life as the real code does, except for where it goes on."""
     found = yield from reading.walk(self.store, closing)
-    if found.is_sealed or found.is_foreign or self._lacks(found.states):
+    if found.is_sealed or found.is_foreign or (yield from self._lacks(found.states)):
         self._depose(is_set_aside=True)
         return
     self._index_number, self.mirror = found.index_number, found.states
@@ -286,8 +286,8 @@ def one_sequence(patch: Patch, *, has_void: bool, skips: bool) -> None:  # noqa:
             place = Place(0, place.number + 1)
         return reading.Walk(states, place, sealed, foreign, -1), wrong
 
-    def put(self: Shipping, number: int, batch: list[Queued]) -> Task[list[Queued]]:
-        appends = tuple(self._readable(batch))
+    def put(self: Shipping, number: int, appends: tuple[Append, ...]) -> Task[list[Queued]]:
+        batch = self._flying[number]
         body = pack_journal(JournalObject(self._nonce(), DATA, self.life, appends))
         durable: list[Queued] = []
         while True:
@@ -345,7 +345,11 @@ def _(patch: Patch) -> None:
 
 @mutation("a directory is compared", "a store does not look whether it has what its journal has")
 def _(patch: Patch) -> None:
-    patch.setattr(StoreLife, "_lacks", lambda self, states: False)
+    def lacks(self: StoreLife, states: dict[str, PartitionState]) -> Task[bool]:
+        yield from ()
+        return False
+
+    patch.setattr(StoreLife, "_lacks", lacks)
 
 
 @mutation("a later life is looked for", "a new life does not look whether the journal knows a later one")

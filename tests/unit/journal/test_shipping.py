@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from pulsar_ray.journal.objects import Append, unpack_journal
@@ -138,3 +140,28 @@ def test_behind_a_file_that_was_cut_nothing_is_shipped_until_the_partition_begin
     ship.queue(0, Append("p", "1-0", 0), 2)
     assert [append.data for append in shipped(ship)] == [b"", b"xx"]
     assert not ship.unreadable
+
+
+def test_what_the_disk_does_not_give_is_read_again_before_anything_behind_it() -> None:
+    broken = {"1-0"}
+
+    def read(_: str, file: str, start: int, end: int) -> bytes:
+        if file in broken:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return b"x" * (end - start)
+
+    ship = Shipping("s", 1, Cut(object_bytes=10), read, lambda: b"n")
+    for file in ("1-0", "2-0"):
+        ship.queue(0, Append("p", file, 0), 10)
+    assert ship.begin(0, waits_for_sync=True) == []
+    assert "Too many open files" in ship.read_failure
+    assert (ship.unshipped_bytes, ship.oldest_since, ship.is_idle) == (20, 0, False)
+    again_s = ship.due_seconds(0, waits_for_sync=True)
+    assert again_s, "it is not asked for without a pause"
+    assert ship.begin(again_s / 2, waits_for_sync=True) == []
+    broken.clear()
+    for task in ship.begin(again_s, waits_for_sync=True):
+        next(task)
+        with pytest.raises(StopIteration):
+            task.send(CREATED)
+    assert (ship.read_failure, ship.unshipped_bytes, ship.is_idle) == ("", 0, True)

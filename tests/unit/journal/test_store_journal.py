@@ -25,6 +25,7 @@ from pulsar_ray.errors import (
     StoreSealed,
 )
 from pulsar_ray.journal import store_journal
+from pulsar_ray.journal.remote_state import problem_of
 from pulsar_ray.journal.requests import Task, Wait
 from pulsar_ray.journal.shipped_disk import ShippedDisk
 from pulsar_ray.journal.shipping import Cut
@@ -786,6 +787,32 @@ async def test_a_partition_whose_file_was_cut_gets_no_receipt_by_what_others_shi
     await asyncio.to_thread(restarted, first, url)
     await asyncio.to_thread(taken_over, second, url)
     assert stored(second) == [0, 1, 2]
+
+
+@runs
+@pytest.mark.parametrize("is_known", [False, True], ids=["taken in", "shipped on"])
+async def test_a_disk_that_is_not_read_for_a_while_is_a_problem_until_it_is(
+    homes: tuple[Path, Path], url: str, *, is_known: bool
+) -> None:
+    first, _ = homes
+    journal = await asyncio.to_thread(started, first, url)
+    partition = Partition(first, SYNC if is_known else OFF)
+    partition.publish(0)
+    await partition.until_confirmed(0)
+    (segment,) = partition.directory.glob("*.seg")
+    aside = segment.rename(segment.with_name("aside"))
+    segment.symlink_to(aside)  # no link is read, and that is an error as any of a disk
+    partition.link.set_durability(SYNC, 30.0)
+    partition.publish(1)
+    await until(lambda: "symbolic links" in problem_of(journal.status()))
+    for _ in range(3):
+        await asyncio.to_thread(journal.run, lambda life: life.catalog.read())  # others go on
+    assert "symbolic links" in problem_of(journal.status())
+    aside.replace(segment)
+    await partition.until_confirmed(0, 1)
+    assert problem_of(journal.status()) == ""
+    partition.die()
+    await asyncio.to_thread(journal.stop)
 
 
 @runs
