@@ -41,7 +41,7 @@ class LifeRunner:
 
     `act` is told what may be served, and that the life is over; `sync_directory` syncs an installed
     partition, on a thread. A request whose fate is unknown, or that is refused, is repeated for as long as
-    it takes, and `problem` tells why nothing goes on.
+    it takes; whoever counts the requests knows why. `problem` tells what ended and should not have.
     """
 
     def __init__(
@@ -53,7 +53,8 @@ class LifeRunner:
         checkpoint_objects: int = OBJECTS_OF_A_CHECKPOINT,
     ) -> None:
         self.life = life
-        self.problem = ""
+        self._failures: dict[str, str] = {}
+        self._refusal = ""
         self._store, self._act, self._sync_directory = store, act, sync_directory
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(life.shipping.cut.under_way + MORE_THREADS, "journal")
@@ -70,7 +71,7 @@ class LifeRunner:
     def start(self) -> None:
         """Close the former life, compare, ship, and look at times whether this is over."""
         self._advance()
-        self.begin(self._live())
+        self.begin(self._live(), "life")
 
     def nudge(self) -> None:
         """Do what is due now, because more was told."""
@@ -116,17 +117,32 @@ class LifeRunner:
             self._next_object.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def begin(self, work: Any) -> None:
-        """Run a coroutine of this life in the background; an error is the `problem`."""
+    @property
+    def problem(self) -> str:
+        """Why something has ended and should go on; "" if nothing has."""
+        return next(iter(tuple(self._failures.values())), "")
+
+    def begin(self, work: Any, name: str = "") -> None:
+        """Run a coroutine of this life in the background; an error is the `problem`.
+
+        It stays one until work of the same name ends well; of work without a name, for ever.
+        """
         task = self._loop.create_task(work)
         self._running.add(task)
-        task.add_done_callback(self._note_end)
+        task.add_done_callback(partial(self._note_end, name))
 
-    def _note_end(self, task: asyncio.Task[Any]) -> None:
+    def _note_end(self, name: str, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self.problem = f"{type(error).__name__}: {error}"
-            logger.error("the journal of %s stands still: %s", self.life.store, self.problem, exc_info=error)
+        if self._is_ended or task.cancelled():
+            return
+        if (error := task.exception()) is None:
+            if name and task.result() is not False:
+                self._failures.pop(name, None)
+            return
+        failure = f"{type(error).__name__}: {error}"
+        if self._failures.get(name) != failure:
+            self._failures[name] = failure
+            logger.error("the journal of %s stands still: %s", self.life.store, failure, exc_info=error)
 
     async def _live(self) -> None:
         await self.run(self.life.start())
@@ -153,7 +169,7 @@ class LifeRunner:
         objects, size = shipping.prefix - self._told, shipping.shipped_bytes - self._told_bytes
         if self.life.is_ready and (objects >= self._checkpoint_objects or size >= BYTES_OF_A_CHECKPOINT):
             self._told, self._told_bytes = shipping.prefix, shipping.shipped_bytes
-            self.begin(self.run(self.life.checkpoint()))
+            self.begin(self.run(self.life.checkpoint()), "checkpoint")
         self._wait_for_next_object()
         self.on_advance()
 
@@ -192,16 +208,16 @@ class LifeRunner:
             self._report(refusal)
             return UNKNOWN
         if answer is not UNKNOWN:
-            self.problem = ""
+            self._refusal = ""
         return answer
 
     async def _on_thread(self, call: Callable[[], Any]) -> Any:
         return await self._loop.run_in_executor(self._threads, call)
 
     def _report(self, refusal: PulsarException) -> None:
-        if self.problem != str(refusal):
-            self.problem = str(refusal)
-            logger.warning("the journal of %s waits: %s", self.life.store, self.problem)
+        if self._refusal != str(refusal):
+            self._refusal = str(refusal)
+            logger.warning("the journal of %s waits: %s", self.life.store, refusal)
 
 
 def _is_awaited(waiting: asyncio.Future[None]) -> bool:

@@ -112,6 +112,11 @@ def check_remote(url: str) -> str:
     return ""
 
 
+def failure_of(store: CountingStore) -> str:
+    """Return why a request fails just now, "" if all are answered."""
+    return min([*store.failing.values(), (time.monotonic(), "")])[1]
+
+
 def why_away(store: CountingStore) -> str:
     """Return why no request is answered for some time, "" if they are."""
     now = time.monotonic()
@@ -390,7 +395,8 @@ class StoreJournal:
         while not self._life.is_ready:
             self.check()
             if time.monotonic() > deadline:
-                raise Timeout(f"{self.url}: {self._runner.problem or 'its journal is not read yet'}")
+                why = self._runner.problem or self._life.disk_failure or failure_of(self._store)
+                raise Timeout(f"{self.url}: {why or 'its journal is not read yet'}")
             time.sleep(0.01)
 
     def drop(self, partition: int) -> bool:

@@ -411,15 +411,16 @@ class StoreLife:
         finally:
             self._busy.discard(partition)
 
-    def checkpoint(self) -> Task[None]:
-        """Tell the files as shipped, and then delete what is before that."""
+    def checkpoint(self) -> Task[bool]:
+        """Tell the files as shipped, then delete what is before; return whether it did."""
         if self._is_checkpointing or not self.is_ready:
-            return
+            return False
         self._is_checkpointing = True
         try:
             for _ in range(TRIES_TO_CHECKPOINT):
                 if (yield from self._checkpoint(Place(self.life, self.shipping.prefix))):
-                    break
+                    return True
+            return False
         finally:
             self._is_checkpointing = False
 

@@ -16,10 +16,11 @@ from pulsar_ray.errors import RemoteStoreRefused, RemoteStoreUnavailable, Servic
 from pulsar_ray.format.checksum import Buffer
 from pulsar_ray.journal.catalog import NOBODY, Catalog
 from pulsar_ray.journal.life_runner import LifeRunner
-from pulsar_ray.journal.objects import Append
+from pulsar_ray.journal.objects import Append, Place, index_key, journal_key
 from pulsar_ray.journal.shipping import Cut
 from pulsar_ray.journal.storage.bucket import open_object_store
 from pulsar_ray.journal.storage.object_store import ObjectStore
+from pulsar_ray.journal.store_journal import CountingStore
 from pulsar_ray.journal.store_life import Deposed, Serve, StoreLife, seal
 from tests.unit.journal.histories import LOG, MANIFEST, OPEN, Copy, Disk, Truth
 from tests.unit.journal.s3_server import bucket, s3_server
@@ -123,6 +124,16 @@ class Node:
     def publish(self, partition: str, number: int, how: str = "sync") -> None:
         file = f"{self.serving[partition]}-0"
         self._write(partition, file, LOG.pack(number), lambda: self.given.append(number), how)
+
+    async def publish_until(self, condition: Callable[[], object]) -> None:
+        async def poll() -> None:
+            for number in itertools.count():
+                if condition():
+                    return
+                self.publish("p", number)
+                await self.until(lambda number=number: number in self.given[-1:])  # type: ignore[misc]
+
+        await asyncio.wait_for(poll(), DEADLINE_S)
 
     async def found(self, partition: str) -> None:
         await self.runner.run(self.runner.life.adopt(partition, NOBODY))
@@ -275,16 +286,46 @@ def test_a_store_that_does_not_take_writes_holds_sync_receipts_until_it_does(
     store: Unreliable, failure: str
 ) -> None:
     async def test() -> None:
-        node = await served(store, Names())
+        counted = CountingStore(store)
+        node = await served(counted, Names())
         store.failure = failure
         node.publish("p", 1, "async")
         assert node.given == [1], "within the bound of what may be lost"
         node.publish("p", 2)
         if failure != "away":
-            await node.until(lambda: failure in node.runner.problem)
+            await node.until(lambda: any(failure in why for _, why in counted.failing.values()))
         store.failure = ""
         await node.until(lambda: node.given == [1, 2])
-        assert node.runner.problem == ""
+        assert not counted.failing
+        node.runner.end()
+
+    run(test)
+
+
+def test_what_ended_for_good_is_a_problem_whatever_else_is_answered(store: Unreliable) -> None:
+    async def test() -> None:
+        names = Names()
+        disk = Disk(names)  # type: ignore[arg-type]
+        store.create(journal_key(disk.store, Place(0, 0)), b"nobody can read this")
+        node = Node(store, disk)
+        await node.until(lambda: "JournalDamaged" in node.runner.problem)
+        await node.runner.run(node.runner.life.catalog.read())
+        assert "JournalDamaged" in node.runner.problem
+        node.runner.end()
+
+    run(test)
+
+
+def test_a_checkpoint_that_fails_is_a_problem_until_one_is_written(store: Unreliable) -> None:
+    async def test() -> None:
+        node = await served(store, Names())
+        key = index_key(node.disk.store, 0)
+        store.create(key, b"nobody can read this")
+        await node.publish_until(lambda: node.runner.problem)
+        await node.runner.run(node.runner.life.catalog.read())
+        assert key in node.runner.problem
+        store.delete((key,))
+        await node.publish_until(lambda: not node.runner.problem)
         node.runner.end()
 
     run(test)
