@@ -24,7 +24,6 @@ from pulsar_ray.actors.watching.overview import Overview
 from pulsar_ray.actors.watching.resource_usage import ResourceUsage
 from pulsar_ray.broker.catalog.administration.administration import Administration
 from pulsar_ray.broker.catalog.administration.change_logs import ChangeLogs
-from pulsar_ray.broker.catalog.catalog import PartitionRow
 from pulsar_ray.broker.catalog.membership import Membership
 from pulsar_ray.broker.catalog.schemas.schema_registry import SchemaRegistry
 from pulsar_ray.broker.catalog.topic_ending import TopicEnding
@@ -33,9 +32,8 @@ from pulsar_ray.broker.figures.actor_report import ActorReport, Figures
 from pulsar_ray.broker.health.health_facts import judge
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import PulsarException, TopicNotFound
+from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.metric_catalogue import PARTITION_MOVES, PARTITIONS_AWAY, TOPICS
-from pulsar_ray.model.topic_name import TopicName
 
 logger = logging.getLogger(__name__)
 
@@ -96,13 +94,6 @@ class ControlPlane:
         self._usage = ResourceUsage(stores, actors)
         self.overview = Overview(stores, actors, self.catalog, self.loop.time, lambda: self.moves.count)
         self._catching_up = self._begin_catching_up()
-
-    def row_of(self, partition: str) -> PartitionRow:
-        """Return a partition by its own name. Raises TopicNotFound."""
-        row = self.topics.partition(TopicName.parse(partition))
-        if row is None:
-            raise TopicNotFound(f"the topic {partition} does not exist")
-        return row
 
     def _begin_catching_up(self) -> asyncio.Task[None]:
         async def catch_up() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
+import inspect
 import logging
 import os
 import time
@@ -22,17 +22,16 @@ from pulsar_ray.actors.actor_system import ActorSystem, OwnActor
 from pulsar_ray.actors.broker_actors import BrokerActors
 from pulsar_ray.actors.catalog_opening import CatalogOpening
 from pulsar_ray.actors.control_plane import ControlPlane
+from pulsar_ray.actors.part_calls import PartCalls, check_part_call
 from pulsar_ray.actors.stores.stores import Stores
 from pulsar_ray.actors.topic_actors import look_up_again
-from pulsar_ray.broker.catalog.administration.administration import Administration
-from pulsar_ray.broker.catalog.catalog import PartitionRow, Subscriptions
+from pulsar_ray.broker.catalog.catalog import PartitionRow
 from pulsar_ray.broker.catalog.founding import CatalogOrder
 from pulsar_ray.broker.catalog.membership import Membership
-from pulsar_ray.broker.catalog.schemas.schema_registry import SchemaRegistry
-from pulsar_ray.broker.serving.logs.line_limits import audit, event
+from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.broker.serving.sleeper import Idle
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import NotAllowedError, ServiceUnitNotReady
+from pulsar_ray.errors import ServiceUnitNotReady
 from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.model.topic_name import TopicName, system_change_log
 from pulsar_ray.security.authentication import Credentials
@@ -45,6 +44,22 @@ logger = logging.getLogger(__name__)
 
 WATCH_INTERVAL_S = 5.0
 CATCH_UP_S = 20.0
+
+CONTROLLER_CALLS: PartCalls = {
+    "administration": (
+        "tenants", "tenant", "create_tenant", "update_tenant", "delete_tenant",
+        "namespaces", "create_namespace", "delete_namespace", "abandon_change_logs",
+        "policies", "set_policy", "remove_policy",
+        "permissions", "grants", "grant_permission", "revoke_permission",
+        "grant_subscription_permission", "revoke_subscription_permission",
+    ),
+    "schemas": (
+        "register", "read_with", "copy", "get", "versions", "in_short", "upload", "delete", "test",
+    ),
+    "moves": ("move", "drain", "undrain", "balance", "describe"),
+    "lost_stores": ("lost_with", "forget", "remote", "kept_by", "follow_owner"),
+}  # fmt: skip
+"""Parts of the ControlPlane by their names there."""
 
 
 class Controller:
@@ -271,62 +286,14 @@ class Controller:
             await plane.topic_actors.restart(row)
             event(logger, "unloaded: its processes start anew from the disk", topic=row.name)
 
-    # --- tenants, namespaces, policies: see Administration ----------------------------------------
+    # --- parts of the control plane ---------------------------------------------------------------
 
-    async def tenants(self) -> list[str]:
-        """The tenants' names, sorted."""
-        return await (await self._administering()).tenants()
-
-    async def tenant(self, name: str) -> dict[str, list[str]]:
-        """The `admin_roles` and `allowed_clusters` of a tenant."""
-        return await (await self._administering()).tenant(name)
-
-    async def create_tenant(self, name: str, info: dict[str, list[str]]) -> None:
-        """Create a tenant."""
-        await (await self._administering()).create_tenant(name, info)
-
-    async def update_tenant(self, name: str, info: dict[str, list[str]]) -> None:
-        """Change the fields of a tenant that are given."""
-        await (await self._administering()).update_tenant(name, info)
-
-    async def delete_tenant(self, name: str, force: bool) -> None:
-        """Delete a tenant, with `force` with its namespaces."""
-        await (await self._administering()).delete_tenant(name, force)
-
-    async def namespaces(self, tenant: str) -> list[str]:
-        """The namespaces of a tenant as tenant/namespace, sorted."""
-        return await (await self._administering()).namespaces(tenant)
-
-    async def create_namespace(
-        self, namespace: str, policies: dict[str, dict[str, Any]] | None = None
-    ) -> None:
-        """Create a namespace with policies."""
-        await (await self._administering()).create_namespace(namespace, policies)
-
-    async def delete_namespace(self, namespace: str, force: bool) -> None:
-        """Delete a namespace, with `force` with its topics."""
-        await (await self._administering()).delete_namespace(namespace, force)
-
-    async def abandon_change_logs(self, namespace: str) -> list[str]:
-        """Give up those change logs of a namespace whose stores are lost for good."""
-        return await (await self._administering()).abandon_change_logs(namespace)
-
-    async def policies(self, subject: str, name: str = "") -> list[dict[str, Any]]:
-        """The fields of each AppliedPolicy of a namespace or topic; all, or one."""
-        found = await (await self._administering()).policies(subject, name)
-        return [dataclasses.asdict(policy) for policy in found]
-
-    async def set_policy(self, subject: str, name: str, value: dict[str, Any]) -> None:
-        """Give a namespace or topic a policy."""
-        await (await self._administering()).set_policy(subject, name, value)
-
-    async def remove_policy(self, subject: str, name: str) -> None:
-        """Take a policy of a namespace or topic back."""
-        await (await self._administering()).remove_policy(subject, name)
-
-    async def permissions(self, subject: str) -> dict[str, dict[str, list[str]]]:
-        """The roles and subscriptions with permissions of a namespace or topic."""
-        return await (await self._administering()).permissions(subject)
+    async def call_part(self, part: str, method: str, *arguments: Any) -> Any:
+        """Call a method of a part of the control plane, one of CONTROLLER_CALLS."""
+        check_part_call(CONTROLLER_CALLS, "controller", part, method)
+        plane = await self._serving()
+        answer = getattr(getattr(plane, part), method)(*arguments)
+        return await answer if inspect.isawaitable(answer) else answer
 
     async def authorize(self, authorization: str, right: str, subject: str, subscription: str) -> None:
         """Check the credentials of a client on Ray, and the right that it needs.
@@ -336,48 +303,23 @@ class Controller:
         authentication = await asyncio.to_thread(lambda: self._entrance.authentication)
         role = authentication.who(Credentials.of_program(authorization), time.time()).role
         if not self._entrance.is_open_to(role, Right(right)):
-            grants = Grants.of(await self.grants(subject))
+            administration = (await self._serving()).administration
+            grants = Grants.of(await administration.grants(subject))
             self._entrance.check(role, Right(right), Resource(subject, subscription), grants)
-
-    async def grants(self, subject: str) -> dict[str, Any]:
-        """All grants that concern a topic, a namespace or a tenant."""
-        return await (await self._administering()).grants(subject)
-
-    async def grant_permission(self, subject: str, role: str, actions: list[str]) -> None:
-        """Give a role actions on a namespace or topic."""
-        await (await self._administering()).grant_permission(subject, role, actions)
-        audit("%r may %s on %s", role, ", ".join(actions), subject)
-
-    async def revoke_permission(self, subject: str, role: str) -> None:
-        """Take a role's actions on a namespace or topic."""
-        await (await self._administering()).revoke_permission(subject, role)
-        audit("%r has no permissions on %s any more", role, subject)
-
-    async def grant_subscription_permission(
-        self, namespace: str, subscription: str, roles: list[str]
-    ) -> None:
-        """Let these roles alone consume a subscription."""
-        await (await self._administering()).grant_subscription_permission(namespace, subscription, roles)
-        audit("%r may consume %s in %s", roles, subscription, namespace)
-
-    async def revoke_subscription_permission(self, namespace: str, subscription: str, role: str) -> None:
-        """Take a role from those of a subscription."""
-        await (await self._administering()).revoke_subscription_permission(namespace, subscription, role)
-        audit("%r is none of the roles of %s in %s", role, subscription, namespace)
 
     async def policies_for(self, topic: str) -> PolicyUpdate:
         """The policies of a partition's topic, for its actors after a restart. Raises TopicNotFound."""
         plane = await self._serving()
-        return plane.topics.policies.update_for(plane.row_of(topic).topic)
+        return plane.topics.policies.update_for(plane.topics.row_of(topic).topic)
 
     async def was_made(self, partition: str) -> bool:
         """Whether a partition's directory was made. Raises TopicNotFound."""
-        return (await self._serving()).row_of(partition).has_ledger
+        return (await self._serving()).topics.row_of(partition).has_ledger
 
     async def made(self, partition: str) -> None:
         """Remember that a partition's directory is made, durably. Raises TopicNotFound."""
         plane = await self._serving()
-        name, catalog = plane.row_of(partition).name, plane.catalog
+        name, catalog = plane.topics.row_of(partition).name, plane.catalog
         catalog.opened(name)
         await catalog.settled(name)
 
@@ -394,118 +336,15 @@ class Controller:
         """Describe every node that has, had or could have a store, as `Stores.nodes`."""
         return await (await self._serving()).nodes()
 
-    async def kept_by(self, store_id: str) -> list[int]:
-        """Return the numbers of the partitions that the catalog expects in a store."""
-        plane = await self._serving()
-        return plane.lost_stores.kept_by(store_id)
-
     async def catalog_store(self) -> str:
         """Return the id of the store beside this controller."""
         return (await self._serving()).membership.catalog_store_id
-
-    async def lost_with(self, store_id: str) -> dict[str, Any]:
-        """Say what is lost with a store, as `LostStores.losses`."""
-        plane = await self._serving()
-        losses = plane.lost_stores.losses(store_id)
-        return {**losses, "shipped": await plane.lost_stores.shipped(store_id)}
-
-    async def remote(self) -> list[dict[str, Any]]:
-        """Say how far each store is shipped, as `LostStores.remote`."""
-        plane = await self._serving()
-        return await plane.lost_stores.remote()
-
-    async def forget_store(self, store_id: str, subscriptions: Subscriptions) -> list[str]:
-        """Begin the partitions of a lost store anew, as `LostStores.forget`."""
-        plane = await self._serving()
-        return await plane.lost_stores.forget(store_id, subscriptions)
-
-    async def move_topic(self, topic: str, store_id: str) -> list[str]:
-        """Have the partitions of a topic, or a single one, move.
-
-        Returns the ids of the moves; those that are there already have none. Raises TopicNotFound, and as
-        `PartitionMoves.begin`.
-        """
-        plane = await self._serving()
-        rows = plane.moves.movable(plane.topics.resolve(TopicName.parse(topic), create=False, stores=list))
-        if not rows:
-            raise NotAllowedError(f"nothing of {topic} is stored, so there is nothing to move")
-        return [each for each in [plane.moves.begin(row, store_id) for row in rows] if each]
-
-    async def follow_owner(self, partition: str) -> None:
-        """Learn from the object store which store has a partition by now."""
-        plane = await self._serving()
-        row = plane.row_of(partition)
-        await plane.lost_stores.follow_owners(row.store_id, [row.number])
-
-    async def drain_store(self, store_id: str) -> None:
-        """Have a store become empty, as `PartitionMoves.drain`."""
-        plane = await self._serving()
-        await plane.moves.drain(store_id)
-
-    async def undrain_store(self, store_id: str) -> None:
-        """Let a store take partitions again."""
-        plane = await self._serving()
-        await plane.moves.undrain(store_id)
-
-    async def balance(self) -> list[str]:
-        """Have partitions move until all stores have about as many, as `PartitionMoves.balance`."""
-        plane = await self._serving()
-        return await plane.moves.balance()
-
-    async def moves(self) -> list[dict[str, Any]]:
-        """Describe the moves of partitions, as `PartitionMoves.describe`."""
-        plane = await self._serving()
-        return plane.moves.describe()
 
     async def expect_stores(self, count: int) -> None:
         """Keep durably how many stores the cluster is to have; 0 if nobody says."""
         catalog = (await self._serving()).catalog
         catalog.expect_stores(count)
         await catalog.settled()
-
-    # --- schemas: see SchemaRegistry --------------------------------------------------------------
-
-    async def register_schema(self, topic: str, schema: dict[str, Any], by: str) -> int:
-        """Return the version of a producer's schema."""
-        return await (await self._registering()).register(topic, schema, by)
-
-    async def read_with_schema(self, topic: str, schema: dict[str, Any], by: str) -> int:
-        """Let a consumer read a topic with a schema; returns its version, or NO_SCHEMA."""
-        return await (await self._registering()).read_with(topic, schema, by)
-
-    async def copy_schema(self, source: str, version: int, target: str, by: str) -> int:
-        """Return the version that copies of a topic's messages have on another topic."""
-        return await (await self._registering()).copy(source, version, target, by)
-
-    async def schema(self, topic: str, version: int | None = None) -> dict[str, Any]:
-        """The fields of one SchemaVersion, or of the latest."""
-        return await (await self._registering()).get(topic, version)
-
-    async def schemas(self, topic: str) -> list[dict[str, Any]]:
-        """The fields of each SchemaVersion of a topic."""
-        return await (await self._registering()).versions(topic)
-
-    async def schema_in_short(self, topic: str) -> dict[str, Any]:
-        """Return the latest version's `schemaType` and `schemaVersion`; empty without one."""
-        return await (await self._registering()).in_short(topic)
-
-    async def upload_schema(self, topic: str, schema: dict[str, Any], by: str) -> int:
-        """Return the version of a schema that an administrator gives."""
-        return await (await self._registering()).upload(topic, schema, by)
-
-    async def delete_schema(self, topic: str, by: str, force: bool) -> int:
-        """Delete a topic's schema; returns the number of the deletion."""
-        return await (await self._registering()).delete(topic, by, force=force)
-
-    async def test_schema(self, topic: str, schema: dict[str, Any]) -> dict[str, Any]:
-        """Say whether a schema would be taken."""
-        return await (await self._registering()).test(topic, schema)
-
-    async def _registering(self) -> SchemaRegistry:
-        return (await self._serving()).schemas
-
-    async def _administering(self) -> Administration:
-        return (await self._serving()).administration
 
     # --- subscriptions ----------------------------------------------------------------------------
 
@@ -526,7 +365,7 @@ class Controller:
         plane = await self._serving()
         if was_open:
             plane.topics.begin_again(TopicName.parse(topic))
-        row = plane.row_of(topic)
+        row = plane.topics.row_of(topic)
         request = SubscriptionRequest(
             row.name, subscription, durable, initial, properties, create, was_open=was_open
         )
@@ -564,7 +403,7 @@ class Controller:
         `topic` is a partition's own name.
         """
         plane = await self._serving()
-        row = plane.row_of(topic)
+        row = plane.topics.row_of(topic)
         start = partial(plane.topic_actors.tracker_started, row, subscription)
         return await plane.passivation.start([row.name], start)
 
@@ -576,7 +415,7 @@ class Controller:
     async def compactor(self, topic: str) -> str:
         """The actor name of what compacts a partition, started if none runs."""
         plane = await self._serving()
-        row = plane.row_of(topic)
+        row = plane.topics.row_of(topic)
         return await plane.passivation.start([row.name], partial(plane.topic_actors.compactor_started, row))
 
     async def end_compactor(self, name: str) -> None:
@@ -593,7 +432,7 @@ class Controller:
     async def report_unused(self, partition: str) -> None:
         """Take in that nobody has used a partition for as long as its policies say."""
         plane = await self._serving()
-        row = plane.row_of(partition)
+        row = plane.topics.row_of(partition)
         await plane.passivation.remove_unused(row.topic)
 
     async def describe_sleeping(self, topic: str) -> dict[str, Any] | None:
@@ -602,7 +441,7 @@ class Controller:
         `topic` is the partition's own name. Raises TopicNotFound, WrongNode.
         """
         plane = await self._serving()
-        return await plane.passivation.describe_sleeping(plane.row_of(topic))
+        return await plane.passivation.describe_sleeping(plane.topics.row_of(topic))
 
     async def await_wake(
         self, client_id: str, parked: dict[str, list[tuple[int, bool]]], timeout_s: float

@@ -90,7 +90,7 @@ class Moving:
 
     def moves(self) -> list[PartitionMove]:
         """Return the moves under way and the last ones that are over."""
-        return moves_of(self._broker.ask("moves"))
+        return moves_of(self._broker.ask("call_part", "moves", "describe"))
 
     def move(
         self, topic: str, node: str, shown: Callable[[list[PartitionMove]], None], *, waits: bool
@@ -102,7 +102,7 @@ class Moving:
         """
         store_id, name = self.store_on(node), TopicName.parse(topic).full
         over: dict[str, PartitionMove] = {}
-        while ids := self._broker.ask("move_topic", name, store_id):
+        while ids := self._broker.ask("call_part", "moves", "move", name, store_id):
             known = self._until_over(ids, shown, waits=waits)
             over |= {move.partition: move for move in known}
             if len(known) == len(ids) or not waits:
@@ -112,7 +112,7 @@ class Moving:
     def drain(self, node: str, shown: Callable[[int], None], *, waits: bool) -> None:
         """Have a node's store become empty; `shown` is called with the partitions that are left."""
         store_id = self.store_on(node)
-        self._broker.ask("drain_store", store_id)
+        self._broker.ask("call_part", "moves", "drain", store_id)
         while waits and (left := self._left_in(store_id)):
             shown(left)
             time.sleep(POLL_S)
@@ -125,11 +125,11 @@ class Moving:
 
     def undrain(self, node: str) -> None:
         """Let a node's store take partitions again."""
-        self._broker.ask("undrain_store", self.store_on(node))
+        self._broker.ask("call_part", "moves", "undrain", self.store_on(node))
 
     def balance(self, shown: Callable[[list[PartitionMove]], None], *, waits: bool) -> list[PartitionMove]:
         """Have partitions move until all stores have about as many, and return how that ended."""
-        return self._until_over(self._broker.ask("balance"), shown, waits=waits)
+        return self._until_over(self._broker.ask("call_part", "moves", "balance"), shown, waits=waits)
 
     def _until_over(
         self, ids: Collection[str], shown: Callable[[list[PartitionMove]], None], *, waits: bool

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+from functools import partial
 
 from pulsar_ray.admin.ending_calls import EndingCalls
 from pulsar_ray.admin.permissions import Permissions
@@ -23,6 +24,7 @@ class Namespaces:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._ask = partial(broker.ask, "call_part", "administration")
         self._ending = EndingCalls(TopicCalls(broker))
         self.policies = Policies(broker, NAMESPACE)
         """They override the broker's settings for all topics of a namespace."""
@@ -41,7 +43,7 @@ class Namespaces:
                 namespace.partition("/")[0]
             )
 
-        self._broker.ask("create_namespace", namespace, was_done=is_there)
+        self._ask("create_namespace", namespace, was_done=is_there)
 
     def delete(self, namespace: str, force: bool = False) -> None:
         """Delete a namespace with its policies; by `force` with its topics and messages.
@@ -51,7 +53,7 @@ class Namespaces:
         """
         check_text("namespace", namespace)
         check_flag("force", force)
-        self._broker.ask(
+        self._ask(
             "delete_namespace", namespace, force, was_done=lambda refused: isinstance(refused, TopicNotFound)
         )
 
@@ -78,10 +80,10 @@ class Namespaces:
         nothing to logs that can be read.
         """
         check_text("namespace", namespace)
-        abandoned: builtins.list[str] = self._broker.ask("abandon_change_logs", namespace)
+        abandoned: builtins.list[str] = self._ask("abandon_change_logs", namespace)
         return abandoned
 
     def list(self, tenant: str) -> builtins.list[str]:
         """Return a tenant's namespaces as tenant/namespace, sorted. Raises TopicNotFound."""
         check_text("tenant", tenant)
-        return sorted(self._broker.ask("namespaces", tenant))
+        return sorted(self._ask("namespaces", tenant))

@@ -68,11 +68,12 @@ class Permissions:
 
         Of what is missing nothing is granted.
         """
-        found: dict[str, Any] = self._broker.ask("grants", subject)
+        found: dict[str, Any] = self._broker.ask("call_part", "administration", "grants", subject)
         return found
 
     def _ask(self, method: str, subject: str, *arguments: Any) -> Any:
-        return self._broker.ask(method, checked_subject(self._level, subject), *arguments)
+        subject = checked_subject(self._level, subject)
+        return self._broker.ask("call_part", "administration", method, subject, *arguments)
 
 
 def _names(argument: str, values: Sequence[str]) -> builtins.list[str]:

@@ -28,13 +28,14 @@ class Policies:
 
     def list(self, subject: str) -> dict[str, AppliedPolicy]:
         """Return every policy by its name: effective values, and the level that each comes from."""
-        return {row["name"]: AppliedPolicy(**row) for row in self._ask("policies", subject, "")}
+        return {policy.name: policy for policy in self._ask("policies", subject, "")}
 
     def get(self, subject: str, name: str) -> AppliedPolicy:
         """Return the effective values of one policy, and the level that each comes from."""
         find_policy(name, self._level)
-        (row,) = self._ask("policies", subject, name)
-        return AppliedPolicy(**row)
+        applied: AppliedPolicy
+        (applied,) = self._ask("policies", subject, name)
+        return applied
 
     def set(self, subject: str, name: str, value: Any = _NOT_GIVEN, **values: Any) -> None:
         """Set a policy: its one `value`, or several by name.
@@ -66,7 +67,8 @@ class Policies:
         self._ask("remove_policy", subject, name)
 
     def _ask(self, method: str, subject: str, *arguments: Any) -> Any:
-        return self._broker.ask(method, checked_subject(self._level, subject), *arguments)
+        subject = checked_subject(self._level, subject)
+        return self._broker.ask("call_part", "administration", method, subject, *arguments)
 
 
 def checked_subject(level: str, subject: str) -> str:

@@ -188,8 +188,9 @@ class Redrive:
         for route in self._calls.routes(target):
             if any(known["durable"] for known in self._calls.serving_stats(route)["subscriptions"]):
                 return False
-        (retention,) = self._calls.ask_controller("policies", target, "retention")
-        return not all(retention["value"].values())
+        asked = "policies", target, "retention"
+        (retention,) = self._calls.ask_controller("call_part", "administration", *asked)
+        return not all(retention.value.values())
 
     def _producer(self, client: Client, target: str, writer: Writer) -> Producer:
         # It is not created, and must be read: nobody would get the messages else.

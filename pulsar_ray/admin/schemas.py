@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pulsar_ray.admin.topic_calls import Broker
@@ -38,7 +39,7 @@ class Schemas:
     """
 
     def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+        self._ask = partial(broker.ask, "call_part", "schemas")
 
     def get(self, topic: str, version: int | None = None) -> SchemaVersion:
         """Return a version, or the latest one.
@@ -47,19 +48,19 @@ class Schemas:
         """
         if version is not None:
             check_number("version", version, 0)
-        return SchemaVersion.of(self._broker.ask("schema", _full(topic), version))
+        return SchemaVersion.of(self._ask("get", _full(topic), version))
 
     def versions(self, topic: str) -> builtins.list[SchemaVersion]:
         """Return all versions that are not deleted, in the order in which they were registered."""
-        return [SchemaVersion.of(fields) for fields in self._broker.ask("schemas", _full(topic))]
+        return [SchemaVersion.of(fields) for fields in self._ask("versions", _full(topic))]
 
     def upload(self, topic: str, schema: Any) -> int:
         """Register a schema, and return its version; one that is known keeps its number.
 
         Producers need not be allowed to. Raises IncompatibleSchema, with the reason.
         """
-        version: int = self._broker.ask(
-            "upload_schema", _full(topic), _given(schema).fields(), asking_for("an administrator")
+        version: int = self._ask(
+            "upload", _full(topic), _given(schema).fields(), asking_for("an administrator")
         )
         return version
 
@@ -70,12 +71,12 @@ class Schemas:
         by the versions that they have, unless it is forced: then the texts are gone.
         """
         check_flag("force", force)
-        number: int = self._broker.ask("delete_schema", _full(topic), asking_for("an administrator"), force)
+        number: int = self._ask("delete", _full(topic), asking_for("an administrator"), force)
         return None if number == NO_SCHEMA else number
 
     def test(self, topic: str, schema: Any) -> SchemaTest:
         """Say whether a topic would take a schema, and why not; changes nothing."""
-        found = self._broker.ask("test_schema", _full(topic), _given(schema).fields())
+        found = self._ask("test", _full(topic), _given(schema).fields())
         version = None if found["version"] == NO_SCHEMA else found["version"]
         return SchemaTest(not found["reason"], found["strategy"], version, found["reason"])
 

@@ -96,7 +96,7 @@ class Stores:
 
     def _asked_remote(self) -> list[dict[str, Any]]:
         defaults = dict.fromkeys(_REMOTE_KEYS, 0)
-        states = [{**defaults, **said} for said in self._broker.ask("remote")]
+        states = [{**defaults, **said} for said in self._broker.ask("call_part", "lost_stores", "remote")]
         for state in states:
             state["problem"], state["remark"] = problem_of(state), remark_of(state)
         return states
@@ -107,7 +107,7 @@ class Stores:
         Raises NotAllowedError for a store that is there, for that of the catalog, and for one that nobody
         knows.
         """
-        said = self._broker.ask("lost_with", store_id)
+        said = self._broker.ask("call_part", "lost_stores", "lost_with", store_id)
         lists = (tuple(said["partitions"]), tuple(said["shipped"]))
         return StoreLoss(said["storeId"], said["host"], said["path"], *lists)
 
@@ -138,7 +138,9 @@ class Stores:
                     beside[topic] = self._common_subscriptions(topic)
                 subscriptions[partition] = beside[topic]
         self._broker.ask(
-            "forget_store",
+            "call_part",
+            "lost_stores",
+            "forget",
             store_id,
             subscriptions,
             was_done=lambda error: isinstance(error, NotAllowedError),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from pulsar_ray.admin.topic_calls import Broker
@@ -19,7 +20,7 @@ class Tenants:
     """
 
     def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+        self._ask = partial(broker.ask, "call_part", "administration")
 
     def create(
         self, tenant: str, *, admin_roles: Sequence[str] = (), allowed_clusters: Sequence[str] = ()
@@ -34,13 +35,13 @@ class Tenants:
         def is_there(refused: PulsarException) -> bool:
             return isinstance(refused, NotAllowedError) and self.get(tenant) == info
 
-        self._broker.ask("create_tenant", tenant, info, was_done=is_there)
+        self._ask("create_tenant", tenant, info, was_done=is_there)
 
     def update(
         self, tenant: str, *, admin_roles: Sequence[str] = (), allowed_clusters: Sequence[str] = ()
     ) -> None:
         """Replace a tenant's roles and clusters. Raises TopicNotFound."""
-        self._broker.ask("update_tenant", tenant, _info(tenant, admin_roles, allowed_clusters))
+        self._ask("update_tenant", tenant, _info(tenant, admin_roles, allowed_clusters))
 
     def delete(self, tenant: str, force: bool = False) -> None:
         """Delete a tenant; by `force` with its namespaces, topics and messages.
@@ -50,18 +51,16 @@ class Tenants:
         """
         check_text("tenant", tenant)
         check_flag("force", force)
-        self._broker.ask(
-            "delete_tenant", tenant, force, was_done=lambda refused: isinstance(refused, TopicNotFound)
-        )
+        self._ask("delete_tenant", tenant, force, was_done=lambda refused: isinstance(refused, TopicNotFound))
 
     def list(self) -> builtins.list[str]:
         """Return the names of all tenants, sorted."""
-        return sorted(self._broker.ask("tenants"))
+        return sorted(self._ask("tenants"))
 
     def get(self, tenant: str) -> dict[str, builtins.list[str]]:
         """Return a tenant's `admin_roles` and `allowed_clusters`. Raises TopicNotFound."""
         check_text("tenant", tenant)
-        found: dict[str, builtins.list[str]] = self._broker.ask("tenant", tenant)
+        found: dict[str, builtins.list[str]] = self._ask("tenant", tenant)
         return found
 
 

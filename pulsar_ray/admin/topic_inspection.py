@@ -53,7 +53,7 @@ class TopicInspection:
     def _schema(self, name: str) -> dict[str, Any]:
         """The type and version of the topic's schema; nothing of the broker's own topics."""
         try:
-            return dict(self._calls.ask_controller("schema_in_short", name))
+            return dict(self._calls.ask_controller("call_part", "schemas", "in_short", name))
         except NotAllowedError:
             return {}
 

@@ -225,7 +225,7 @@ class TopicSubscriptions:
                 yield Message(block, row)
 
     def _find_schema(self, topic: str, version: int) -> TopicSchema:
-        return TopicSchema.of(self._calls.ask_controller("schema", topic, version))
+        return TopicSchema.of(self._calls.ask_controller("call_part", "schemas", "get", topic, version))
 
     def waiting(
         self,

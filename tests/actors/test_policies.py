@@ -30,7 +30,7 @@ def own_broker(tmp_path: Path) -> Iterator[Broker]:
 
 
 def ask(method: str, *arguments: Any) -> Any:
-    return RayCluster().controller(method, *arguments, timeout_s=WAIT_S)
+    return RayCluster().controller("call_part", "administration", method, *arguments, timeout_s=WAIT_S)
 
 
 def heeded(broker: Broker, actor: str, setting: str) -> Any:

@@ -11,6 +11,7 @@ from pulsar_ray.admin.admin import Admin
 from pulsar_ray.client.client import Client
 from pulsar_ray.errors import (
     ConsumerBusy,
+    InvalidConfiguration,
     MessageTooBig,
     NotAllowedError,
     ProducerBusy,
@@ -47,6 +48,14 @@ def test_topics_of_a_new_namespace_work_and_go_with_it(admin: Admin, client: Cli
     assert admin.tenants.list() == ["public", "pulsar"]
     with pytest.raises(TopicNotFound):
         client.create_producer("shop/eu/orders")
+
+
+@pytest.mark.parametrize(("part", "method"), [("stores", "end"), ("schemas", "_record")])
+def test_calls_of_the_controller_that_there_are_not_are_refused(
+    broker: Broker, part: str, method: str
+) -> None:
+    with pytest.raises(InvalidConfiguration, match="controller has no"):
+        broker.cluster.controller("call_part", part, method, timeout_s=10)
 
 
 def test_a_tenants_fields_are_replaced(admin: Admin) -> None:

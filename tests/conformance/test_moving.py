@@ -38,7 +38,7 @@ def wait_for_more(sent: Sized) -> None:
 
 def move(broker: Broker, topic: str, store: str) -> list[dict[str, Any]]:
     """Move a topic, and wait until that is over."""
-    ids = broker.cluster.controller("move_topic", topic, store, timeout_s=30)
+    ids = broker.cluster.controller("call_part", "moves", "move", topic, store, timeout_s=30)
     return ended(broker, ids)
 
 
@@ -46,7 +46,7 @@ def ended(broker: Broker, ids: list[str]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
 
     def are_over() -> bool:
-        moves = broker.cluster.controller("moves", timeout_s=30)
+        moves = broker.cluster.controller("call_part", "moves", "describe", timeout_s=30)
         found[:] = [each for each in moves if each["moveId"] in ids and each["isOver"]]
         return len(found) == len(ids)
 
@@ -184,7 +184,7 @@ def test_a_controller_that_is_killed_meanwhile_leaves_it_at_one_place(two_nodes:
     sent: list[MessageId] = []
     for _ in range(5):
         sent += [producer.send(value) for value in numbers(len(sent), len(sent) + 20)]
-        broker.cluster.controller("move_topic", topic, elsewhere(broker, topic), timeout_s=30)
+        broker.cluster.controller("call_part", "moves", "move", topic, elsewhere(broker, topic), timeout_s=30)
         broker.cluster.kill_controller()
     sent += [producer.send(value) for value in numbers(len(sent), len(sent) + 20)]
     reader = broker.client().create_reader(topic, MessageId.earliest)

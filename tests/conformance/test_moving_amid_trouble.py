@@ -61,7 +61,7 @@ def held_move(broker: Broker, topic: str, at: str, target: str) -> Iterator[list
 
     setattr(copies, at, wait)
     try:
-        ids = broker.cluster.controller("move_topic", topic, target, timeout_s=30)
+        ids = broker.cluster.controller("call_part", "moves", "move", topic, target, timeout_s=30)
         wait_until(is_there.is_set, what="the move is there")
         yield ids
     finally:
@@ -197,7 +197,9 @@ def test_one_that_moves_is_not_moved_elsewhere_at_the_same_time(two_nodes: Broke
     broker, topic = two_nodes, topic_in(two_nodes, STORE)
     broker.cluster.add_node(THIRD)
     with held_move(broker, topic, SERVED_YET, OTHER_STORE) as ids, broker.admin() as admin:
-        assert broker.cluster.controller("move_topic", topic, OTHER_STORE, timeout_s=30) == ids
+        assert (
+            broker.cluster.controller("call_part", "moves", "move", topic, OTHER_STORE, timeout_s=30) == ids
+        )
         with pytest.raises(NotAllowedError, match="is moving to store beside already"):
             admin.topics.move(topic, THIRD)
     assert [each["state"] for each in ended(broker, ids)] == ["moved"]

@@ -101,7 +101,9 @@ DEFINITION = {
 
 
 def versions(broker: Broker, topic: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = broker.cluster.controller("schemas", topic, timeout_s=20)
+    found: list[dict[str, Any]] = broker.cluster.controller(
+        "call_part", "schemas", "versions", topic, timeout_s=20
+    )
     return found
 
 

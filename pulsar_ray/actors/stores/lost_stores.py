@@ -106,6 +106,10 @@ class LostStores:
         await self.give_inheritances()
         return names
 
+    async def lost_with(self, store_id: str) -> dict[str, Any]:
+        """Return `losses`, and with them what an object store has as `shipped`."""
+        return {**self.losses(store_id), "shipped": await self.shipped(store_id)}
+
     async def shipped(self, store_id: str) -> list[str]:
         """Return the names of a store's partitions that an object store has."""
         journals = await self._with_journals()
@@ -130,6 +134,11 @@ class LostStores:
             if status is not None:
                 found.append({"storeId": store_id, "host": store["host"], **status})
         return found
+
+    async def follow_owner(self, partition: str) -> None:
+        """Learn from the object store which store has a partition by now. Raises TopicNotFound."""
+        row = self._served.topics.row_of(partition)
+        await self.follow_owners(row.store_id, [row.number])
 
     async def follow_owners(self, store_id: str, numbers: Iterable[int]) -> None:
         """Move the rows of a store's partitions that another one owns in the object store.

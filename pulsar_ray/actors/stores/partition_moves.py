@@ -87,7 +87,19 @@ class PartitionMoves:
 
     # --- beginning --------------------------------------------------------------------------------
 
-    def movable(self, rows: Iterable[PartitionRow]) -> list[PartitionRow]:
+    def move(self, topic: str, store_id: str) -> list[str]:
+        """Have the partitions of a topic, or a single one, move.
+
+        Returns the ids of the moves; those that are there already have none. Raises TopicNotFound, and as
+        `begin`.
+        """
+        name = TopicName.parse(topic)
+        rows = self._movable(self._served.topics.resolve(name, create=False, stores=list))
+        if not rows:
+            raise NotAllowedError(f"nothing of {topic} is stored, so there is nothing to move")
+        return [each for each in [self.begin(row, store_id) for row in rows] if each]
+
+    def _movable(self, rows: Iterable[PartitionRow]) -> list[PartitionRow]:
         """Return those that lie in a store, and belong to their topics already."""
         counts = {row.topic: self._catalog.partition_count(row.topic) or 0 for row in rows}
         return [
@@ -183,7 +195,7 @@ class PartitionMoves:
             open_to = self._stores.for_new_partitions()
             rooms = await self._rooms(open_to)
             partitions = {
-                store_id: [row.number for row in self.movable(self.rows_in(store_id))]
+                store_id: [row.number for row in self._movable(self.rows_in(store_id))]
                 for store_id in self._stores.known
             }
             moves = balanced(partitions, rooms)
@@ -228,7 +240,7 @@ class PartitionMoves:
         ]
 
     async def _empty(self, store_id: str) -> None:
-        rows = {row.number: row for row in self.movable(self.rows_in(store_id))}
+        rows = {row.number: row for row in self._movable(self.rows_in(store_id))}
         now = asyncio.get_running_loop().time()
         due = [each for each in self._retries.due(rows, now) if each not in self._moves]
         due = due[: max(0, MOST_BEGUN - len(self._moves))]

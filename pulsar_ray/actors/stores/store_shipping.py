@@ -130,5 +130,6 @@ class StoreShipping:
             return False
         if store_id == await controller.call("catalog_store", within_s=CONTROLLER_DEADLINE_S):
             return False  # it leaves soon
-        kept = await controller.call("kept_by", store_id, within_s=CONTROLLER_DEADLINE_S)
+        kept_by = "lost_stores", "kept_by", store_id
+        kept = await controller.call("call_part", *kept_by, within_s=CONTROLLER_DEADLINE_S)
         return await asyncio.to_thread(self._directory.put_aside, owners, kept)

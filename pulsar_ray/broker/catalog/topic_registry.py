@@ -91,6 +91,13 @@ class TopicRegistry:
         """A partition, or topic without partitions, by its own name."""
         return next(iter(self.unstored.find(name.full)), None) or self.catalog.partition(name.full)
 
+    def row_of(self, partition: str) -> PartitionRow:
+        """Return a partition by its own name. Raises TopicNotFound."""
+        row = self.partition(TopicName.parse(partition))
+        if row is None:
+            raise TopicNotFound(f"the topic {partition} does not exist")
+        return row
+
     def is_known(self, name: TopicName) -> bool:
         """Whether there is such a topic, or partition."""
         return self.partition(name) is not None or self.catalog.partition_count(name.full) is not None

@@ -77,7 +77,7 @@ def taken_back(
     take_back = "journal", "take_back", identity.number
     owner = cluster.call(store_address, "call_part", *take_back, timeout_s=TAKE_BACK_S)
     if owner != store_id:
-        cluster.controller("follow_owner", identity.topic, timeout_s=TAKE_BACK_S)
+        cluster.controller("call_part", "lost_stores", "follow_owner", identity.topic, timeout_s=TAKE_BACK_S)
         raise ServiceUnitNotReady(f"store {owner} has {identity.topic} by now: resolve it again")
     return read_term(directory)
 

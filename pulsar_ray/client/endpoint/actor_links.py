@@ -209,7 +209,8 @@ class ActorLinks:
 
     def ask_registry(self, method: str, *arguments: Any, deadline: float) -> Any:
         """A call about the schemas of topics, repeated while the controller restarts."""
-        return self._connection.cluster.controller(method, *arguments, timeout_s=_left(deadline))
+        call = "call_part", "schemas", method, *arguments
+        return self._connection.cluster.controller(*call, timeout_s=_left(deadline))
 
     def keeps_nothing(self, name: TopicName, deadline: float) -> bool:
         """Whether a topic has neither a durable subscription nor retention.
@@ -221,8 +222,9 @@ class ActorLinks:
             described = cluster.stats(route.address).get("subscriptions")
             if described is None or any(one["durable"] for one in described):
                 return False
-        (row,) = cluster.controller("policies", name.partitioned_full, "retention", timeout_s=_left(deadline))
-        return not all(row["value"].values())
+        asked = "policies", name.partitioned_full, "retention"
+        (retention,) = cluster.controller("call_part", "administration", *asked, timeout_s=_left(deadline))
+        return not all(retention.value.values())
 
     def to_partition(self, route: PartitionRoute) -> ActorLink:
         """The link to a partition's actor."""

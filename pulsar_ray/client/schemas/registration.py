@@ -70,7 +70,7 @@ def written_version(
     if isinstance(schema, CopiedSchema):
         copied = schema.source, schema.version, topic.full, by
         try:
-            version: int = registry.ask_registry("copy_schema", *copied, deadline=deadline)
+            version: int = registry.ask_registry("copy", *copied, deadline=deadline)
         except SchemaNotFound as error:
             # Its producer claimed what was never registered. Nobody can read it, and it may go away.
             logger.warning("messages are copied to %s without their schema: %s", topic.full, error)
@@ -81,7 +81,7 @@ def written_version(
     given = schema.registered()
     if given is None:
         return NO_SCHEMA
-    return int(registry.ask_registry("register_schema", topic.full, given.fields(), by, deadline=deadline))
+    return int(registry.ask_registry("register", topic.full, given.fields(), by, deadline=deadline))
 
 
 def check_readable(
@@ -94,7 +94,7 @@ def check_readable(
     given = None if type(schema) is BytesSchema else schema.registered()
     if given is not None:
         by = _by("consumer", consumer_name)
-        registry.ask_registry("read_with_schema", topic.full, given.fields(), by, deadline=deadline)
+        registry.ask_registry("read_with", topic.full, given.fields(), by, deadline=deadline)
 
 
 def finder_of(registry: Registry, timeout_s: Callable[[], float]) -> Callable[[str, int], TopicSchema]:
@@ -102,7 +102,7 @@ def finder_of(registry: Registry, timeout_s: Callable[[], float]) -> Callable[[s
 
     def find(topic: str, version: int) -> TopicSchema:
         deadline = time.monotonic() + timeout_s()
-        return TopicSchema.of(registry.ask_registry("schema", topic, version, deadline=deadline))
+        return TopicSchema.of(registry.ask_registry("get", topic, version, deadline=deadline))
 
     return find
 

@@ -181,14 +181,14 @@ class NodesBroker(TorturedBroker):
     def _move(self, fault: NodeFault, topic: str) -> Callable[[], None] | None:
         if fault.kind == BALANCE:
             return _nothing if self._ask("balance") else None
-        stores = [each["storeId"] for each in self._ask("nodes") if each["storeId"] and not each["reason"]]
+        stores = [each["storeId"] for each in self._nodes() if each["storeId"] and not each["reason"]]
         if not stores:
             return None
         store = stores[fault.which % len(stores)]
         if fault.kind == MOVE:
-            return _nothing if self._ask("move_topic", topic, store) else None
+            return _nothing if self._ask("move", topic, store) else None
         assert fault.kind in (DRAIN, REST)
-        self._ask("drain_store", store)
+        self._ask("drain", store)
         if fault.kind == REST:
             # As far as other faults let what it has leave.
             with suppress(AssertionError, ValueError):
@@ -198,18 +198,22 @@ class NodesBroker(TorturedBroker):
     def _rests(self, store: str) -> bool:
         threading.Event().wait(AGAIN_S)
         with suppress(PulsarException, KeyError):
-            (node,) = (each for each in self._ask("nodes") if each["storeId"] == store)
+            (node,) = (each for each in self._nodes() if each["storeId"] == store)
             actor = store_name(self.cluster.actors.node_on(node["host"])[:8])
             return node["state"] == "drained" and self.cluster.actors.present(actor) is None
         return False
 
     def _ask(self, method: str, *arguments: Any) -> Any:
-        return self.cluster.controller(method, *arguments, timeout_s=ASK_S)
+        return self.cluster.controller("call_part", "moves", method, *arguments, timeout_s=ASK_S)
+
+    def _nodes(self) -> list[dict[str, Any]]:
+        nodes: list[dict[str, Any]] = self.cluster.controller("nodes", timeout_s=ASK_S)
+        return nodes
 
     def _undrain(self, store: str) -> None:
         for _ in range(10):
             with suppress(PulsarException):
-                self._ask("undrain_store", store)
+                self._ask("undrain", store)
                 return
 
     def _kill_store(self, fault: NodeFault) -> Callable[[], None] | None:
@@ -299,7 +303,7 @@ class NodesBroker(TorturedBroker):
 
         def away() -> list[str]:
             with suppress(PulsarException):
-                nodes = self._ask("nodes")
+                nodes = self._nodes()
                 for lost in (each["storeId"] for each in nodes if "never shipped" in each["reason"]):
                     with self.admin() as admin:
                         admin.stores.forget(lost, accept_loss=True)

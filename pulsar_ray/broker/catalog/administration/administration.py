@@ -16,6 +16,7 @@ from pulsar_ray.broker.catalog.administration.effective_policies import logs_of
 from pulsar_ray.broker.catalog.administration.tenants import BUILT_IN_NAMESPACES, BUILT_IN_TENANTS
 from pulsar_ray.broker.catalog.catalog import PartitionRow
 from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
+from pulsar_ray.broker.serving.logs.line_limits import audit
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import InvalidConfiguration, NotAllowedError
 from pulsar_ray.model.policies import (
@@ -277,11 +278,13 @@ class Administration:
         await self._change(
             level, subject, permissions.ROLES, lambda own: permissions.granted(own, role, actions)
         )
+        audit("%r may %s on %s", role, ", ".join(actions), subject)
 
     async def revoke_permission(self, subject: str, role: str) -> None:
         """Take a role's actions on a namespace or topic. Raises as `set_policy`."""
         level, subject = self._level(subject)
         await self._change(level, subject, permissions.ROLES, lambda own: permissions.revoked(own, role))
+        audit("%r has no permissions on %s any more", role, subject)
 
     async def grant_subscription_permission(
         self, namespace: str, subscription: str, roles: list[str]
@@ -290,12 +293,14 @@ class Administration:
         await self._change_subscription(
             namespace, lambda own: permissions.subscription_granted(own, subscription, roles)
         )
+        audit("%r may consume %s in %s", roles, subscription, namespace)
 
     async def revoke_subscription_permission(self, namespace: str, subscription: str, role: str) -> None:
         """Take a role from those of a subscription. Raises as `set_policy`."""
         await self._change_subscription(
             namespace, lambda own: permissions.subscription_revoked(own, subscription, role)
         )
+        audit("%r is none of the roles of %s in %s", role, subscription, namespace)
 
     async def _change_subscription(
         self, namespace: str, change: Callable[[dict[str, PolicyValue]], Overrides]

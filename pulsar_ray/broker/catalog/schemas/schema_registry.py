@@ -147,7 +147,7 @@ class SchemaRegistry:
             subject, schema, by, lambda versions: check_next_version(strategy, schema, versions, subject)
         )
 
-    async def delete(self, topic: str, by: str, *, force: bool) -> int:
+    async def delete(self, topic: str, by: str, force: bool) -> int:
         """Delete a topic's schema; returns the number that the deletion takes, NO_SCHEMA without a schema.
 
         The next one may be any. Texts stay for the messages that were written with them, unless forced.
