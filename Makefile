@@ -83,8 +83,9 @@ bench: setup
 	$(BIN)/python -m benchmarks
 
 # How many files and functions of the product a message runs through.
+# Interpreted: no tracer sees a compiled function.
 flows: setup
-	$(BIN)/python -m benchmarks.flows
+	PULSAR_RAY_PURE=1 $(BIN)/python -m benchmarks.flows
 
 clean:
 	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

@@ -2,7 +2,9 @@
 
 Counted on the stub cluster that tests use, client's and broker's side together, without `testing/`: a keyed
 send, its delivery, its acknowledgment, a change of a policy, each in a broker that has done the same before;
-and the first change of a namespace's policies, which begins its change log.
+and the first change of a namespace's policies, which begins its change log. The send is synchronous and
+without batching, as a producer is by default. Run with PULSAR_RAY_PURE=1, as `make flows` does: no tracer
+sees a compiled function.
 For a moment all that runs behind the call counts too: receipts, durable cursors. The look around that each
 actor takes once a second is no part of a flow: each begins behind it, and is counted anew if it met one.
 """

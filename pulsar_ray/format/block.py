@@ -282,7 +282,13 @@ def encode_block(
     payload_length = len(payload)
     if metadata is not None:
         fields = encode_metadata(metadata)
-        flags |= _flags_of(metadata)
+        # A dispatcher sees by these, without parsing fields, what a block needs.
+        if metadata.deliver_at is not None or metadata.delivery_times is not None:
+            flags |= DELAYED
+        if metadata.chunk is not None:
+            flags |= CHUNK
+        if metadata.encryption is not None:
+            flags |= ENCRYPTED
     padding = PADDING[-payload_length & 7]
     try:
         fixed = _UNSEALED.pack(
@@ -311,16 +317,6 @@ def encode_block(
     rest = (payload, padding) if padding else (payload,)
     digest = _CHECKSUM.pack(checksum(fixed + fields, *rest))
     return [b"".join((fixed, digest, fields)), *rest]
-
-
-def _flags_of(metadata: BlockMetadata) -> int:
-    """Return the flags that let a dispatcher see without parsing fields what a block needs."""
-    flags = 0 if metadata.deliver_at is None and metadata.delivery_times is None else DELAYED
-    if metadata.chunk is not None:
-        flags |= CHUNK
-    if metadata.encryption is not None:
-        flags |= ENCRYPTED
-    return flags
 
 
 def check_claim(header: BlockHeader) -> None:

@@ -37,7 +37,6 @@ Neither the loss nor the event brings a packet.
 """
 _READS_PER_TURN = 8
 _HANGS_UP = select.EPOLLHUP | select.EPOLLRDHUP | select.EPOLLERR
-_SMALL_REQUEST_BYTES = 64 * 1024
 _never = bool  # what it says when called
 
 
@@ -179,19 +178,6 @@ class LaneConnection:
         if not waits and not self._interest.is_armed:
             self._interest.apply()
 
-    def request(self, buffers: Sequence[Buffer], awaited: Awaited, deadline: float) -> bool:
-        """`send` and then `wait`, with the reader role taken before the reply can come.
-
-        Otherwise the I/O thread often wakes up for it first, and two changes of thread more than double a
-        round trip.
-        """
-        is_small = total_bytes(buffers) <= _SMALL_REQUEST_BYTES
-        if is_small and not self.is_lost and self._reader_role.acquire(blocking=False):
-            self._read_until(awaited, deadline, buffers)
-        else:
-            self.send(buffers)
-        return self.wait(awaited, deadline)
-
     def wait(self, awaited: Awaited, deadline: float) -> bool:
         """Wait until `awaited` is set, reading the connection meanwhile if nobody else does.
 
@@ -308,19 +294,15 @@ class LaneConnection:
         if self._lending is not None:
             self._lending.abandon()
 
-    def _read_until(self, awaited: Awaited, deadline: float, request: Sequence[Buffer] = ()) -> bool:
-        """Send the request and read in this thread, which has the reader role.
+    def _read_until(self, awaited: Awaited, deadline: float) -> bool:
+        """Read in this thread, which has the reader role, and give the role back.
 
-        Gives the role back.
-
-        Whether it is set.
+        Returns whether `awaited` is set.
         """
         self._reader_ident = threading.get_ident()
         self._interest.caller_reads = True
         try:
             self._interest.apply()
-            if request:
-                self._outgoing.queue(request)
             while not (is_set := awaited.is_set()) and self._lost is None:
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
@@ -329,7 +311,7 @@ class LaneConnection:
                 if remaining > _WAIT_SLICE_S or self._poll.poll(remaining * 1000):
                     self._read(0)
         except BaseException:
-            self.lose(SessionLost("interrupted while a packet was being read or written"))
+            self.lose(SessionLost("interrupted while a packet was being read"))
             raise
         finally:
             self._interest.caller_reads = False

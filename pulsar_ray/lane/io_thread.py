@@ -140,8 +140,15 @@ class IoThread:
         HERE.runs_callbacks = True
         while True:
             self._is_sleeping = True
-            timeout = 0.0 if self._soon else self._next_delay()
-            events = self._epoll.poll(timeout)
+            timers = self._timers
+            while timers and timers[0][2].callback is None:
+                heapq.heappop(timers)
+            delay_s = -1.0
+            if self._soon:
+                delay_s = 0.0
+            elif timers:
+                delay_s = min(max(0.0, timers[0][0] - time.monotonic()), LONGEST_SLEEP_S)
+            events = self._epoll.poll(delay_s)
             self._is_sleeping = False
             for fd, mask in events:
                 if fd == self._wakeup:
@@ -152,23 +159,11 @@ class IoThread:
                     _run_logged(owner.on_events, mask)
             for _ in range(len(self._soon)):
                 _run_logged(self._soon.popleft())
-            self._run_due()
-
-    def _next_delay(self) -> float:
-        while self._timers and self._timers[0][2].callback is None:
-            heapq.heappop(self._timers)
-        if not self._timers:
-            return -1.0
-        return min(max(0.0, self._timers[0][0] - time.monotonic()), LONGEST_SLEEP_S)
-
-    def _run_due(self) -> None:
-        if not self._timers:
-            return
-        now = time.monotonic()
-        while self._timers and self._timers[0][0] <= now:
-            callback = heapq.heappop(self._timers)[2].callback
-            if callback is not None:
-                _run_logged(callback)
+            now_s = time.monotonic() if timers else 0.0
+            while timers and timers[0][0] <= now_s:
+                callback = heapq.heappop(timers)[2].callback
+                if callback is not None:
+                    _run_logged(callback)
 
     def abandon(self) -> None:
         """Close the raw descriptors in a forked child, and do nothing else."""

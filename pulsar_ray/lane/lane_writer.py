@@ -65,9 +65,13 @@ class LaneWriter:
         if not self._lock.acquire(timeout=self._limits.write_s):
             raise Timeout(f"other threads have been writing for {self._limits.write_s} s")
         try:
+            self._packets.append(buffers)
             while self._packets:
-                self._write_all(self._take())
-            self._write_all(buffers)
+                rest: Sequence[Buffer] = self._take()
+                while rest:
+                    before, rest = rest, self._write_some(rest, 0)
+                    if rest is before:
+                        raise Timeout(f"the peer took nothing for {self._limits.write_s} s")
         except (OSError, PulsarException) as error:
             raise self._fail(error) from error
         except BaseException:
@@ -145,17 +149,8 @@ class LaneWriter:
             buffers += packets.popleft()
         return buffers
 
-    def _write_all(self, buffers: Sequence[Buffer]) -> None:
-        while buffers:
-            rest = self._write_some(buffers, 0)
-            if rest is buffers:
-                raise Timeout(f"the peer took nothing for {self._limits.write_s} s")
-            buffers = rest
-
     def _write_some(self, buffers: Sequence[Buffer], flags: int) -> Sequence[Buffer]:
-        """Write buffers and return the rest that the socket did not take.
-
-        The same object if it took nothing.
+        """Write buffers and return the rest; these themselves if the socket took nothing.
 
         Without MSG_DONTWAIT the kernel waits for room: it goes on at the first freed bytes, where polling
         would have to wait until most of the socket's buffer is free.

@@ -146,7 +146,7 @@ def producer() -> ProducerIncarnations:
             publish_time_ms=NOW_MS,
         )
         made.record(parse_block_header(buffers[0]), LEDGER, seq, NOW_MS)
-        made.confirm()
+        made.keep()
     return made
 
 

@@ -115,6 +115,9 @@ class OwnerLoop:
         self._thread.join(timeout=10)
 
 
+_Finished = Callable[[Any, "BaseException | None"], None]
+
+
 class DiskThread:
     """Runs disk work in order, off the owner loop.
 
@@ -124,7 +127,7 @@ class DiskThread:
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
         self._loop = loop
         self._unfinished = 0
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], _Finished] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -135,16 +138,8 @@ class DiskThread:
             self._unfinished -= 1
             done(result, error)
 
-        def job() -> None:
-            try:
-                result = work()
-            except BaseException as error:  # noqa: BLE001 - handed on to whoever asked
-                self._loop.call_soon_threadsafe(finished, None, error)
-            else:
-                self._loop.call_soon_threadsafe(finished, result, None)
-
         self._unfinished += 1
-        self._jobs.put(job)
+        self._jobs.put((work, finished))
 
     @property
     def is_idle(self) -> bool:
@@ -168,7 +163,15 @@ class DiskThread:
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
-            job()
+            work, finished = job
+            try:
+                result = work()
+            except BaseException as error:  # noqa: BLE001 - handed on to whoever asked
+                self._loop.call_soon_threadsafe(finished, None, error)
+            else:
+                self._loop.call_soon_threadsafe(finished, result, None)
+            # Neither is to live on until the next job.
+            del job, work, finished
 
     def end(self) -> None:
         """End the thread behind what was submitted."""
@@ -212,11 +215,6 @@ class QuickDisk:
             self._trial -= 1
         self._average_s += (seconds - self._average_s) * _WEIGHT
         self.is_trusted = not self._trial and self._average_s < QUICK_S
-
-
-def is_small(write_bytes: int, messages: int) -> bool:
-    """Whether somebody may be waiting for a write, rather than sending a stream."""
-    return messages <= SMALL_WRITE_MESSAGES and write_bytes <= SMALL_WRITE_BYTES
 
 
 def prepare_broker_process() -> None:

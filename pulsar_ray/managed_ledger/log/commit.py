@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -163,12 +164,15 @@ class Commit:
         """The sequence ids at the checkpoint."""
         self.snapshot: Sequence[ManifestRecord] | None = None
 
-    def run(self) -> None:
+    def run(self) -> float:
         """Write, sync, then check the epoch; the frame is durable and ours when it returns.
+
+        Returns the seconds that it took.
 
         Raises Fenced if another process owns the directory, OSError if the disk failed. In both cases no
         receipt may be sent, and the file's content behind the durable end is unknown.
         """
+        began_s = time.perf_counter()
         owner, _, writer, disk = self.files
         if self.ends or self.after:
             self._write_ends()
@@ -180,6 +184,7 @@ class Commit:
         if self.records or self.checkpoint is not None or self.snapshot is not None:
             self._write_manifest()
         owner.check()
+        return time.perf_counter() - began_s
 
     def _write_ends(self) -> None:
         """End the ledgers whose writes failed.

@@ -117,7 +117,7 @@ def _recover(owner: DirectoryOwner, content: ManifestContent, now_ms: int, disk:
     for ledger in list(manifest.ledgers.values()):
         _recover_ledger(opened, content, ledger, replay, now_ms, disk)
     opened.sequences = replay.result()
-    opened.incarnations.confirm()
+    opened.incarnations.keep()
     opened.incarnations.take_touched()
     manifest.max_publish_ms = index.max_publish_ms
     _sort_out_files(opened, content.is_torn)

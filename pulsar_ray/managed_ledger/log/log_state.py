@@ -101,11 +101,6 @@ class LogState:
         index, offset = (known[-1].segment_index, known[-1].end_offset) if known else (-1, 0)
         return LogEnd(manifest.last_position, index, offset, manifest.last_batch_size)
 
-    def end_behind(self, commit: Commit) -> LogEnd:
-        """Return the end of the log behind a commit that has just become durable."""
-        manifest, end_offset = self.manifest, commit.offset + commit.frame_length
-        return LogEnd(manifest.last_position, commit.segment_index, end_offset, manifest.last_batch_size)
-
     def show(self, end: LogEnd) -> None:
         """Let readers see the log up to `AppendResult.end`; an earlier end changes nothing.
 
@@ -138,22 +133,24 @@ class LogState:
 
     # ---- the end of the log
 
-    def advance(self, commit: Commit, entries: int, length: int) -> None:
-        """A commit's entries are durable, at the end of the open ledger."""
-        current = self.open_ledger
+    def advance(self, commit: Commit) -> LogEnd:
+        """Count a commit's entries as durable, and return the end of the log behind them."""
+        current, manifest = self.open_ledger, self.manifest
         assert current is not None
-        first = current.next_entry_id
+        first, length = current.next_entry_id, commit.frame_length
+        entries = commit.end_entry_id - commit.positions[0].entry_id
         current.next_entry_id = first + entries
-        current.end_offset = commit.offset + length
+        current.end_offset = end_offset = commit.offset + length
         current.last_append_ms = commit.now_ms
-        self.manifest.last_position = position_of((commit.ledger_id, first + entries - 1))
-        self.manifest.last_batch_size = commit.headers[-1].batch_size
+        manifest.last_position = position_of((commit.ledger_id, first + entries - 1))
+        manifest.last_batch_size = commit.headers[-1].batch_size
         self.index.add_frame(
             commit.ledger_id, commit.segment_index, commit.offset, first, commit.max_publish_ms
         )
         self.appended_bytes += length
         self._bytes_since_checkpoint += length
         self._entries_since_checkpoint += entries
+        return LogEnd(manifest.last_position, commit.segment_index, end_offset, manifest.last_batch_size)
 
     def end_open_ledger(self, now_ms: int) -> None:
         """The open ledger ends at its durable end; nothing more is written to it."""

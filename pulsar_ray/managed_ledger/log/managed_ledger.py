@@ -169,12 +169,12 @@ class Appender:
         state.in_flight = None
         if commit.segment_path is not None:
             self._enter_segment(commit)
-        state.advance(commit, commit.end_entry_id - commit.positions[0].entry_id, commit.frame_length)
-        state.incarnations.confirm()
+        end = state.advance(commit)
+        state.incarnations.keep()
         if state.sequences.is_on:
-            state.sequences.confirm()
+            state.sequences.keep()
         frame = (commit.ledger_id, commit.segment_index, commit.offset, commit.frame_header)
-        return AppendResult(commit.positions, [frame], state.end_behind(commit))
+        return AppendResult(commit.positions, [frame], end)
 
     def _enter_segment(self, commit: Commit) -> None:
         """The commit that begins a segment is durable, and so are the records it wrote."""

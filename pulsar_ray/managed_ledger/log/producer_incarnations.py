@@ -240,8 +240,8 @@ class ProducerIncarnations:
         if incarnation not in self._in_flight:
             self._in_flight[incarnation] = header.entry_seq
 
-    def confirm(self) -> None:
-        """Everything recorded is durable."""
+    def keep(self) -> None:
+        """Keep all that is recorded: it is durable."""
         self._in_flight.clear()
 
     def take_back(self) -> None:

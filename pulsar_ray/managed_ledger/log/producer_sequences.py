@@ -111,8 +111,8 @@ class ProducerSequences:
         self._by_incarnation[header.incarnation] = known
         return known
 
-    def confirm(self) -> None:
-        """Everything recorded is durable."""
+    def keep(self) -> None:
+        """Keep all that is recorded: it is durable."""
         for known in self._in_flight:
             known.durable_id = known.recorded_id
         self._unsaved.update(self._in_flight)
@@ -243,7 +243,7 @@ class SequenceReplay:
         """The sequences at the end of the log."""
         sequences = self._replayed
         sequences.restore(self._newer)
-        sequences.confirm()
+        sequences.keep()
         return sequences
 
 

@@ -160,4 +160,5 @@ def soon() -> float:
 def echo(connection: LaneConnection, receiver: Receiver, number: int, body: bytes = b"") -> None:
     """One round trip in this thread."""
     done = receiver.awaited[number] = Completion()
-    assert connection.request(encode_packet(ECHO, (number,), [body]), done, soon())
+    connection.send(encode_packet(ECHO, (number,), [body]), waits=True)
+    assert connection.wait(done, soon())

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import random
@@ -188,7 +189,8 @@ def test_sends_of_one_dispatch_go_out_in_order_at_its_end(server: ServerThread) 
 def test_wait_ends_at_its_deadline(connection: LaneConnection, receiver: Receiver) -> None:
     never = Completion()
     assert not connection.wait(never, time.monotonic() + 0.01)
-    assert not connection.request(encode_packet(SWALLOW, ()), never, time.monotonic() + 0.01)
+    connection.send(encode_packet(SWALLOW, ()), waits=True)
+    assert not connection.wait(never, time.monotonic() + 0.01)
     echo(connection, receiver, 1)
 
 
@@ -269,7 +271,9 @@ def test_a_waiting_thread_notices_the_loss(
 
     closing = threading.Thread(target=close_when_it_waits)
     closing.start()
-    assert not connection.request(encode_packet(ECHO, (1,)), Completion(), soon())
+    with contextlib.suppress(SessionLost):
+        connection.send(encode_packet(ECHO, (1,)), waits=True)
+    assert not connection.wait(Completion(), soon())
     closing.join()
     assert type(receiver.wait_lost()) is SessionLost
 

@@ -14,8 +14,7 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from pulsar_ray.broker.partition.backlog.backlog_quota import UNLIMITED
 from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
@@ -31,7 +30,7 @@ from pulsar_ray.broker.partition.publishing.producer_endpoint import (
     WaitingBlocks,
 )
 from pulsar_ray.broker.partition.publishing.publish_gate import PublishGate, PublishThrottle
-from pulsar_ray.broker.serving.owner_loop import SMALL_WRITE_BYTES, QuickDisk, is_small
+from pulsar_ray.broker.serving.owner_loop import SMALL_WRITE_BYTES, SMALL_WRITE_MESSAGES, QuickDisk
 from pulsar_ray.clock import Clock
 from pulsar_ray.config import ENTRY_OVERHEAD_BYTES
 from pulsar_ray.errors import (
@@ -155,17 +154,14 @@ class Quota(Protocol):
         """Answer, perhaps later, with the reason not to store; None: there is room."""
 
 
-class _Stored:
+class _Stored(NamedTuple):
     """A group of blocks that is durable and not confirmed yet."""
 
-    __slots__ = ("duplicates", "group", "is_awaited", "result")
-
-    def __init__(self, group: list[Admitted], result: AppendResult, is_awaited: bool) -> None:
-        self.group = group
-        self.result = result
-        self.is_awaited = is_awaited
-        self.duplicates: list[tuple[ProducerEndpoint, BlockHeader]] = []
-        """Blocks whose messages are among these, or stored before: confirmed behind them."""
+    group: list[Admitted]
+    result: AppendResult
+    is_awaited: bool
+    duplicates: list[tuple[ProducerEndpoint, BlockHeader]]
+    """Blocks whose messages are among these, or stored before: confirmed behind them."""
 
 
 class PublishIntake:
@@ -404,8 +400,9 @@ class PublishIntake:
         """Answer the blocks that are stored already or must not be; returns the others."""
         if group and self._ledger.sequences.is_on:
             group = self._without_duplicates(group)
-        if any(header.flags & CHUNK for _, header, *_ in group):
-            group = self._without_broken_messages(group)
+        for _, header, *_ in group:
+            if header.flags & CHUNK:
+                return self._without_broken_messages(group)
         return group
 
     def _without_broken_messages(self, group: list[Admitted]) -> list[Admitted]:
@@ -440,7 +437,7 @@ class PublishIntake:
     def _leave_out(self, duplicates: list[tuple[ProducerEndpoint, BlockHeader]]) -> None:
         """Confirm blocks whose messages are stored, once all that is stored now is confirmed."""
         if self._unconfirmed:
-            self._unconfirmed[-1].duplicates += duplicates
+            self._unconfirmed[-1].duplicates.extend(duplicates)
         else:
             self._confirm_duplicates(duplicates)
 
@@ -484,7 +481,8 @@ class PublishIntake:
             blocks.append((header, (block,)))
             messages += header.message_count
         commit = self._ledger.begin_append(blocks, self._clock.now_ms())
-        is_lone = is_small(commit.total_bytes, messages)
+        # Somebody may be waiting for it, rather than sending a stream.
+        is_lone = messages <= SMALL_WRITE_MESSAGES and commit.total_bytes <= SMALL_WRITE_BYTES
 
         def done(seconds: float | None, error: BaseException | None) -> None:
             if error is not None:
@@ -496,29 +494,27 @@ class PublishIntake:
             if seconds is not None:
                 self.figures.write_seconds.observe(seconds)
                 self.figures.commit_blocks.observe(len(group))
-            self._stored(_Stored(group, self._ledger.finish_append(commit), is_awaited))
+            stored = _Stored(group, self._ledger.finish_append(commit), is_awaited, [])
+            # Waiting blocks go to the disk thread before this group is answered, so that the disk is not idle
+            # meanwhile; but not a write that would be waited for here, whose answers must come behind.
+            is_disk_busy = self._waiting.size_bytes > SMALL_WRITE_BYTES
+            self._unconfirmed.append(stored)
+            if is_disk_busy:
+                self._next()
+            self.commits += 1
+            self._on_durable(stored.result.end)
+            if not is_disk_busy:
+                self._next()
 
         if not is_lone or not self._quick_disk.is_trusted or not self._disk.is_idle:
-            self._disk.submit(partial(_run, commit), done)
+            self._disk.submit(commit.run, done)
             return
         try:
-            seconds = _run(commit)
+            seconds = commit.run()
         except BaseException as error:  # noqa: BLE001 - as from the disk thread
             done(None, error)
         else:
             done(seconds, None)
-
-    def _stored(self, stored: _Stored) -> None:
-        # Waiting blocks go to the disk thread before this group is answered, so that the disk is not idle
-        # meanwhile; but not a write that would be waited for here, whose answers must come behind.
-        is_disk_busy = self._waiting.size_bytes > SMALL_WRITE_BYTES
-        self._unconfirmed.append(stored)
-        if is_disk_busy:
-            self._next()
-        self.commits += 1
-        self._on_durable(stored.result.end)
-        if not is_disk_busy:
-            self._next()
 
     def confirm(self, end: LogEnd) -> None:
         """Confirm to producers all blocks up to an end, and let readers see them.
@@ -528,38 +524,37 @@ class PublishIntake:
         """
         position, unconfirmed = end.position, self._unconfirmed
         while unconfirmed and unconfirmed[0].result.end.position <= position:
-            self._confirm(unconfirmed.popleft())
-
-    def _confirm(self, stored: _Stored) -> None:
-        group, result = stored.group, stored.result
-        self._ledger.show(result.end)
-        if not stored.is_awaited:
-            # The process written to first tends to run first, often on this very processor: dispatchers.
-            self._on_readable(result)
-        rows: dict[Outcomes, list[StoredRow]] = {}
-        messages = size = chunks = 0
-        now, observe = time.perf_counter(), self.figures.latency.observe
-        for (producer, header, _, carrier, arrived), position in zip(group, result.positions, strict=True):
-            observe(now - arrived)
-            length = header.total_length
-            messages += header.message_count
-            size += length
-            is_chunk = 1 if header.flags & CHUNK else 0
-            chunks += is_chunk
-            producer.traffic.stored(header.message_count, length, is_chunk)
-            if carrier is not None:
-                carrier.release(length)
-            current = self._producers.current(producer)
-            if current is not None:
-                row = (current.producer_id, header.entry_seq, header.entries, position[0], position[1])
-                rows.setdefault(current.outcomes, []).append(row)
-        self.traffic.stored(messages, size, chunks)
-        for outcomes, blocks in rows.items():
-            outcomes.stored(blocks)
-        if stored.is_awaited:
-            self._on_readable(result)
-        if stored.duplicates:
-            self._confirm_duplicates(stored.duplicates)
+            group, result, is_awaited, duplicates = unconfirmed.popleft()
+            self._ledger.show(result.end)
+            if not is_awaited:
+                # The process written to first tends to run first, often on this very processor: dispatchers.
+                self._on_readable(result)
+            rows: dict[Outcomes, list[StoredRow]] = {}
+            messages = size = chunks = 0
+            now, observe = time.perf_counter(), self.figures.latency.observe
+            for (producer, header, _, carrier, arrived), stored_at in zip(
+                group, result.positions, strict=True
+            ):
+                observe(now - arrived)
+                length = header.total_length
+                messages += header.message_count
+                size += length
+                is_chunk = 1 if header.flags & CHUNK else 0
+                chunks += is_chunk
+                producer.traffic.stored(header.message_count, length, is_chunk)
+                if carrier is not None:
+                    carrier.release(length)
+                current = self._producers.current(producer)
+                if current is not None:
+                    row = (current.producer_id, header.entry_seq, header.entries, stored_at[0], stored_at[1])
+                    rows.setdefault(current.outcomes, []).append(row)
+            self.traffic.stored(messages, size, chunks)
+            for outcomes, blocks in rows.items():
+                outcomes.stored(blocks)
+            if is_awaited:
+                self._on_readable(result)
+            if duplicates:
+                self._confirm_duplicates(duplicates)
 
     def _failed(
         self,
@@ -584,10 +579,3 @@ class PublishIntake:
             if current is not None:
                 self._refuse(current, header.entry_seq, refusal)
         self._next()
-
-
-def _run(commit: Any) -> float:
-    """Write; the seconds it took."""
-    start = time.perf_counter()
-    commit.run()
-    return time.perf_counter() - start

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pulsar_ray.broker.serving.owner_loop import STALL_S, TRIAL_WRITES, QuickDisk, is_small
+from pulsar_ray.broker.serving.owner_loop import STALL_S, TRIAL_WRITES, QuickDisk
 
 QUICK = 0.0003
 
@@ -54,9 +54,3 @@ def test_a_disk_that_becomes_slow_loses_trust() -> None:
     for _ in range(64):
         disk.took(0.004)
     assert not disk.is_trusted
-
-
-def test_streams_are_not_small() -> None:
-    assert is_small(4096, 1)
-    assert not is_small(4096, 32)
-    assert not is_small(1 << 20, 1)

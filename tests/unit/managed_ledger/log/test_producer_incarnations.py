@@ -34,7 +34,7 @@ def test_new_repeat_and_gap() -> None:
     known.record(block(0, incarnation=1)[0], 10, 0, 0)
     known.record(block(1, incarnation=1, rows=5)[0], 10, 1, 0)
     assert known.classify(1, 0, 1) == InFlight()
-    known.confirm()
+    known.keep()
     known.record(block(6, incarnation=1)[0], 11, 0, 0)
     assert known.classify(1, 0, 1) == Repeat(Position(10, 0))
     assert known.classify(1, 1, 5) == Repeat(Position(10, 1))
@@ -42,7 +42,7 @@ def test_new_repeat_and_gap() -> None:
     assert known.classify(1, 7, 1) == New()
     assert known.classify(1, 8, 1) == Gap(7)
     assert known.last_entry_seq(1) == 6
-    known.confirm()
+    known.keep()
     assert known.classify(1, 6, 1) == Repeat(Position(11, 0))
 
 
@@ -52,7 +52,7 @@ def test_other_boundaries_than_the_stored_ones_are_refused(seq: int, rows: int) 
     known.record(block(0, incarnation=1)[0], 10, 0, 0)
     known.record(block(1, incarnation=1, rows=5)[0], 10, 1, 0)
     known.record(block(6, incarnation=1)[0], 10, 6, 0)
-    known.confirm()
+    known.keep()
     assert known.classify(1, seq, rows) == Gap(7)
 
 
@@ -60,7 +60,7 @@ def test_a_block_that_was_left_out_is_never_taken_for_stored() -> None:
     known = ProducerIncarnations()
     known.record(block(0, incarnation=1, rows=2)[0], 10, 0, 0)
     known.record(block(5, incarnation=1)[0], 10, 2, 0)
-    known.confirm()
+    known.keep()
     for seq in (2, 3, 4):
         assert known.classify(1, seq, 1) == NeverStored()
     assert known.classify(1, 0, 2) == Repeat(Position(10, 0))
@@ -76,7 +76,7 @@ def test_a_block_that_was_left_out_is_never_taken_for_stored() -> None:
 def test_the_first_blocks_may_be_left_out() -> None:
     known = ProducerIncarnations()
     known.record(block(3, incarnation=1)[0], 10, 0, 0)
-    known.confirm()
+    known.keep()
     assert known.classify(1, 0, 1) == NeverStored()
     assert known.classify(1, 3, 1) == Repeat(Position(10, 0))
     known.record(block(4, incarnation=1)[0], 10, 1, 0)
@@ -88,7 +88,7 @@ def test_the_first_blocks_may_be_left_out() -> None:
 def test_what_failed_may_be_sent_again() -> None:
     known = ProducerIncarnations()
     known.record(block(0, incarnation=1)[0], 10, 0, 0)
-    known.confirm()
+    known.keep()
     known.record(block(1, incarnation=1)[0], 10, 1, 0)
     known.record(block(0, incarnation=2, rows=3)[0], 10, 2, 0)
     known.take_back()
@@ -103,7 +103,7 @@ def test_positions_are_known_of_the_latest_blocks() -> None:
     for seq in range(3 * WINDOW_BLOCKS):
         header.entry_seq = seq
         known.record(header, 10, seq, 0)
-    known.confirm()
+    known.keep()
     last = 3 * WINDOW_BLOCKS - 1
     for seq in (last, last - WINDOW_BLOCKS + 1):
         assert known.classify(1, seq, 1) == Repeat(Position(10, seq))
@@ -183,7 +183,7 @@ def test_the_hour_begins_anew_with_each_block() -> None:
     known.restore(IncarnationRecord(1, 4, b"", b"", b"", FORGET_AFTER_MS - 1), 0)
     known.restore(IncarnationRecord(2, 4, b"", b"", b"", FORGET_AFTER_MS - 1), 0)
     known.record(block(5, incarnation=1)[0], 10, 0, 0)
-    known.confirm()
+    known.keep()
     assert known.forget_idle(1000) == [2]
 
 
@@ -195,7 +195,7 @@ def test_an_incarnation_is_forgotten_an_hour_after_its_last_session() -> None:
     known.close_session(1, 100)
     known.close_session(2, 100)
     known.record(block(0, incarnation=3)[0], 10, 0, 100)
-    known.confirm()
+    known.keep()
     assert known.forget_idle(99 + FORGET_AFTER_MS) == []
     assert known.forget_idle(100 + FORGET_AFTER_MS) == [2, 3]
     known.close_session(1, 200)
@@ -277,15 +277,15 @@ def test_blocks_between_what_is_known_are_forgotten_not_guessed() -> None:
     known = ProducerIncarnations()
     for seq in range(3):
         known.record(block(seq, incarnation=1)[0], 10, seq, 0)
-    known.confirm()
+    known.keep()
     [early] = known.take_touched()
     for seq in range(3, 6):
         known.record(block(seq, incarnation=1)[0], 10, seq, 0)
-    known.confirm()
+    known.keep()
     known.take_touched()
     for seq in range(6, 9):
         known.record(block(seq, incarnation=1)[0], 10, seq, 0)
-    known.confirm()
+    known.keep()
     [late] = known.take_touched()
     restored = ProducerIncarnations()
     restored.restore_checkpoint([early, late], [], 0)

@@ -124,7 +124,7 @@ def test_idle_producers_are_forgotten_but_not_connected_and_kept_ones() -> None:
     for number, name in enumerate(("idle", "here", KEPT_PREFIX + "q", "young")):
         used_ms = 5 * HOUR_MS if name == "young" else 0
         known.record(block(0, first_id=9, producer=name, incarnation=number + 1)[0], used_ms)
-    known.confirm()
+    known.keep()
     assert known.forget_idle(6 * HOUR_MS, 6 * HOUR_MS, {"here"}) == ["idle"]
     assert known.forget_idle(11 * HOUR_MS, 6 * HOUR_MS, set()) == ["young"]
     assert known.durable_id(KEPT_PREFIX + "q") == 9
@@ -136,7 +136,7 @@ def test_how_many_are_remembered_is_limited() -> None:
     known.switch(on=True)
     for number, name in enumerate(("b", "a", KEPT_PREFIX + "q")):
         known.record(block(0, first_id=9, producer=name, incarnation=number + 1)[0], number)
-    known.confirm()
+    known.keep()
     assert known.make_room("a", 3, set()) is None, "it is one of them"
     assert known.make_room("new", 4, set()) is None
     assert known.make_room("new", 3, {"a"}) == "b", "the one that has been away longest"

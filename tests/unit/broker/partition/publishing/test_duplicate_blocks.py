@@ -37,7 +37,7 @@ def sequences(**stored: int) -> ProducerSequences:
     known.switch(on=True)
     for name, last_id in stored.items():
         known.record(admitted(last_id, name=name)[1], 0)
-    known.confirm()
+    known.keep()
     return known
 
 

@@ -424,7 +424,7 @@ def test_stored_messages_that_come_again_are_answered_however_often(partition: P
     sequences = partition.log.sequences
     sequences.switch(on=True)
     sequences.record(parse_block_header(partition.block(100, seq=2, of=6)), now_ms=1)
-    sequences.confirm()
+    sequences.keep()
     for _ in range(2):
         for seq in range(3):
             partition.publish(seq=seq)
