@@ -16,6 +16,8 @@ def problem_of(status: Mapping[str, Any]) -> str:
         return f"{status['url']} {away}"
     for partition, why in status.get("unreadable", {}).items():
         return f"partition {partition} is shipped no further: {why}"
+    for partition, why in status.get("untaken", {}).items():
+        return f"partition {partition} is not shipped: {why}"
     return ""
 
 

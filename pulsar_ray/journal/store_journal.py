@@ -437,6 +437,7 @@ class StoreJournal:
             "isEnded": self._deposed is not None,
             "unreadable": dict(shipping.unreadable),
             "disk": self._life.disk_failure,
+            "untaken": dict(self._life.untaken),
             "away": why_away(store),
             "undeleted": store.delete_failure,
             **self._segments.status(),

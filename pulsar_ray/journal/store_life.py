@@ -5,13 +5,14 @@ It decides only: tasks and actions are taken from it and carried out by others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Any, Protocol, TypeVar
 
-from pulsar_ray.errors import JournalDamaged, ServiceUnitNotReady
+from pulsar_ray.errors import JournalDamaged, PulsarException, ServiceUnitNotReady
 from pulsar_ray.format.checksum import Buffer, checksum
 from pulsar_ray.journal.catalog import NOBODY, Catalog
 from pulsar_ray.journal.objects import (
@@ -177,6 +178,9 @@ class StoreLife:
         """Sealed stores whose journals are being read."""
         self._is_claiming = False
         self._busy: set[str] = set()
+        """Partitions that are being adopted or claimed."""
+        self.untaken: dict[str, str] = {}
+        """Why partitions are not in the journal yet; the next look tries again."""
         self._clearing: set[str] = set()
         """Partitions that left the journal, and whose pieces may be deleted yet."""
         self._dropping: set[tuple[str, int]] = set()
@@ -287,10 +291,22 @@ class StoreLife:
         return partition in self._busy
 
     def begin(self, partition: str) -> Task[None]:
-        """Take a partition of this directory into the journal, and claim it."""
+        """Take a partition of this directory into the journal, and claim it.
+
+        If that fails, it is `untaken`, and the next look begins it anew.
+        """
         if not self.is_ready or self.knows(partition):
             return
-        self._busy.add(partition)
+        try:
+            with self._claiming(partition):
+                yield from self._take_in(partition)
+                yield from self._claimed(partition)
+        except PulsarException as error:
+            self.untaken[partition] = error.text
+            return
+        self.settle()
+
+    def _take_in(self, partition: str) -> Task[None]:
         while partition in self._clearing:
             yield Wait(CLEARING_SECONDS)  # else what is uploaded would be deleted behind that
         while True:
@@ -303,11 +319,28 @@ class StoreLife:
                 if ends.keys() <= self._synced_ends.get(partition, {}).keys():
                     raise
         self._queue_adoption(partition, packed)
+        self.untaken.pop(partition, None)
         told = self._synced_ends.pop(partition, {})
         self.tell(self._now, partition, told, is_awaited=True)
         self.gone(self._now, partition, [file for file in ends if file not in told])
         yield from self.until_shipped()
-        yield from self._claim(partition)
+
+    def _begin_untaken(self) -> None:
+        here = set(self.directory.partitions())
+        for partition in sorted(self.untaken):
+            if self.knows(partition) or partition not in here or self.directory.is_dropped(partition):
+                del self.untaken[partition]
+            else:
+                self._tasks.append(self.begin(partition))
+
+    @contextmanager
+    def _claiming(self, partition: str) -> Iterator[None]:
+        """Keep others from adopting or claiming a partition meanwhile."""
+        self._busy.add(partition)
+        try:
+            yield
+        finally:
+            self._busy.discard(partition)
 
     def synced(
         self, now: float, append: Append, length: int, receipt: Any = None, durability: str = ""
@@ -359,6 +392,7 @@ class StoreLife:
                 return
         yield from self.catalog.read()
         self.settle()
+        self._begin_untaken()
 
     def leave(self, partition: str) -> Task[None]:
         """Wait until all is shipped of a partition that stopped, its `leave` included."""
@@ -398,18 +432,17 @@ class StoreLife:
             return
         if self._is_newer(partition, source):
             return
-        self._busy.add(partition)
-        try:
+        with self._claiming(partition):
             state = yield from self._restore(partition, source)
-            if state is not None:
-                self.directory.install(partition, source.term + 1, state.front)
-                packed = yield from self._adoption(partition, restored=state)
-                yield SyncDirectory(partition)
-                self._queue_adoption(partition, packed)
-                yield from self.until_shipped()
-                yield from self._claim(partition)
-        finally:
-            self._busy.discard(partition)
+            if state is None:
+                return
+            self.directory.install(partition, source.term + 1, state.front)
+            packed = yield from self._adoption(partition, restored=state)
+            yield SyncDirectory(partition)
+            self._queue_adoption(partition, packed)
+            yield from self.until_shipped()
+            yield from self._claimed(partition)
+        self.settle()
 
     def checkpoint(self) -> Task[bool]:
         """Tell the files as shipped, then delete what is before; return whether it did."""
@@ -569,7 +602,8 @@ class StoreLife:
     def settle(self) -> None:
         """Serve, claim or drop, as the catalog says.
 
-        A copy stays until its term is decided: a former life's claim may still arrive.
+        A copy stays until its term is decided: a former life's claim may still arrive. One that did not come
+        into the journal yet, or left it, is not served: its receipts would go by what others have shipped.
         """
         here = set(self.directory.partitions())
         for partition in sorted(here | self.mirror.keys()):
@@ -580,11 +614,11 @@ class StoreLife:
             if is_here and self.directory.is_dropped(partition):
                 continue
             if (owner.store, owner.term) == (self.store, term):
-                if is_here and term not in self.directory.left(partition):
+                if partition in self._known and term not in self.directory.left(partition):
                     self._serve(partition)
             elif owner.term >= term:
                 self._drop(partition, term)
-            elif is_here and self.store not in self.catalog.sealed:
+            elif partition in self._known and self.store not in self.catalog.sealed:
                 self._tasks.append(self._claim(partition))
 
     def _serve(self, partition: str) -> None:
@@ -599,7 +633,14 @@ class StoreLife:
             self.shipping.queue(self._now, Append(partition, "", 0, mark=("drop", term)))
 
     def _claim(self, partition: str) -> Task[None]:
-        self._busy.add(partition)
+        if partition in self._busy:
+            return
+        with self._claiming(partition):
+            yield from self._claimed(partition)
+        self.settle()
+
+    def _claimed(self, partition: str) -> Task[None]:
+        """Decide, if it may be, that a partition is ours in its present term."""
         while self._is_claiming:
             yield Wait(CLEARING_SECONDS)  # else each would write the next entry, and all but one in vain
         self._is_claiming = True
@@ -611,8 +652,6 @@ class StoreLife:
                 yield from self.catalog.enter(entry)
         finally:
             self._is_claiming = False
-        self._busy.discard(partition)
-        self.settle()
 
     def _may_claim(self, partition: str) -> bool:
         if partition not in self.directory.partitions() or self.store in self.catalog.sealed:

@@ -492,18 +492,15 @@ def _(patch: Patch) -> None:
 
 @mutation("an owner is decided first", "the new owner serves before its catalog entry is decided")
 def _(patch: Patch) -> None:
-    def claim(self: StoreLife, partition: str) -> Task[None]:
-        self._busy.add(partition)
+    def claimed(self: StoreLife, partition: str) -> Task[None]:
         yield from self.catalog.read()
         while self._may_claim(partition):
             if partition not in self.serving:
                 self._serve(partition)
             term = self.directory.term(partition)
             yield from self.catalog.enter(CatalogEntry(self.nonce(), "owner", partition, self.store, term))
-        self._busy.discard(partition)
-        self.settle()
 
-    patch.setattr(StoreLife, "_claim", claim)
+    patch.setattr(StoreLife, "_claimed", claimed)
 
 
 @mutation(

@@ -25,10 +25,12 @@ from pulsar_ray.errors import (
     StoreSealed,
 )
 from pulsar_ray.journal import store_journal
+from pulsar_ray.journal.objects import pack_piece, piece_key
 from pulsar_ray.journal.remote_state import problem_of
 from pulsar_ray.journal.requests import Task, Wait
 from pulsar_ray.journal.shipped_disk import ShippedDisk
 from pulsar_ray.journal.shipping import Cut
+from pulsar_ray.journal.storage.bucket import open_object_store
 from pulsar_ray.journal.storage.file_store import FileStore
 from pulsar_ray.journal.store_files import listed_files, read_term, remove_partition
 from pulsar_ray.journal.store_journal import CountingStore, StoreJournal
@@ -810,6 +812,30 @@ async def test_a_disk_that_is_not_read_for_a_while_is_a_problem_until_it_is(
     assert "symbolic links" in problem_of(journal.status())
     aside.replace(segment)
     await partition.until_confirmed(0, 1)
+    assert problem_of(journal.status()) == ""
+    partition.die()
+    await asyncio.to_thread(journal.stop)
+
+
+@runs
+async def test_a_partition_whose_begin_failed_is_begun_again(homes: tuple[Path, Path], url: str) -> None:
+    first, _ = homes
+    journal = await asyncio.to_thread(started, first, url)
+    partition = Partition(first, OFF)
+    while sum(listed_files(partition.directory).values()) < 100_000:
+        partition.publish(*range(len(partition.confirmed), len(partition.confirmed) + 500))
+    count = len(partition.confirmed)
+    (segment,) = partition.directory.glob("*.seg")
+    end = listed_files(partition.directory)[segment.name]
+    bucket, key = open_object_store(url), piece_key(str(NUMBER), segment.name, 0, end)
+    bucket.create(key, pack_piece(b"of nobody"))
+    partition.link.set_durability(SYNC, 30.0)
+    await until(lambda: f"{NUMBER} is not shipped: two contents" in problem_of(journal.status()))
+    partition.publish(count)
+    assert count not in partition.confirmed
+    bucket.delete((key,))
+    await asyncio.to_thread(journal.run, lambda life: life.look())
+    await partition.until_confirmed(*range(count + 1))
     assert problem_of(journal.status()) == ""
     partition.die()
     await asyncio.to_thread(journal.stop)
