@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
@@ -14,11 +13,13 @@ from pulsar_ray.client.acks.nack_tracker import Nack, joined_by_block
 from pulsar_ray.client.acks.partition_acks import PartitionAcks, PendingRequest
 from pulsar_ray.client.acks.unacked_rows import UnackedRows
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
+from pulsar_ray.clock import SystemClock
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.row_sets import of_ranges, ranges_of, span
 from pulsar_ray.session.packet import Buffer
 from pulsar_ray.session.requests import Acknowledge, Call, NegativeAcknowledge
 
+_CLOCK = SystemClock()
 MAX_RANGES_PER_PACKET = 20_000
 RANGES_PER_BITS = 50
 """Ranges that take about as much of a packet as one set of bits."""
@@ -171,10 +172,10 @@ class AckSender:
     def nacks_added(self) -> None:
         """Have `nacks` sent when they are due. Not under the lock."""
         with self.lock:
-            due, now_ms = self.nacks.next_deadline_ms(), _now_ms()
-            if due is not None:
-                self._nack_timer.set(due, now_ms)
-            left_ms = 0 if due is None else due - now_ms
+            due_ms, now_ms = self.nacks.next_deadline_ms(), _CLOCK.monotonic_ms()
+            if due_ms is not None:
+                self._nack_timer.set(due_ms, now_ms)
+            left_ms = (due_ms or 0) - now_ms
             reports = not self._nack_report_armed and (left_ms >= LEAST_REPORTED_MS or self._reported_nacks)
             self._nack_report_armed |= bool(reports)
         if reports:
@@ -190,20 +191,21 @@ class AckSender:
             self._nack_report_armed = False
             if not self._requests.is_open:
                 return
-            due, waiting = self.nacks.next_deadline_ms(), self.nacks.messages
+            due_ms, waiting = self.nacks.next_deadline_ms(), self.nacks.messages
             former, self._reported_nacks = self._reported_nacks, waiting
 
         def answered(_value: Any, error: PulsarException | None) -> None:
             if error is not None:
                 self._reported_nacks = max(self._reported_nacks, former, waiting)
 
-        arguments = {"waiting": waiting, "due_in_ms": 0 if due is None else max(0, due - _now_ms())}
+        now_ms = _CLOCK.monotonic_ms()
+        arguments = {"waiting": waiting, "due_in_ms": max(0, (due_ms or 0) - now_ms)}
         self._requests.link.request_async(
             lambda rid: Call(rid, self._consumer_id, "report_nacks", arguments), answered
         )
 
     def _send_due_nacks(self) -> None:
-        self._send_nacks(_now_ms())
+        self._send_nacks(_CLOCK.monotonic_ms())
         self.nacks_added()
 
     def _send_nacks(self, now_ms: float) -> None:
@@ -303,7 +305,3 @@ def _remove(unacked: UnackedRows, batch: AckBatch) -> None:
             unacked.remove_rows(ledger_id, entry_id, span(0, row + 1))
             entry_id -= 1
         unacked.remove_up_to(ledger_id, entry_id)
-
-
-def _now_ms() -> int:
-    return time.monotonic_ns() // 1_000_000

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable
 
 from pulsar_ray.client.acks.ack_sender import AckSender
 from pulsar_ray.client.acks.ack_timeouts import AckTimeouts, EntryRun, TimedRows
+from pulsar_ray.client.acks.deadline_timer import DeadlineTimer
 from pulsar_ray.client.acks.nack_tracker import Nack
 from pulsar_ray.client.acks.partition_acks import PartitionAcks
 from pulsar_ray.client.received.message import Rows
 from pulsar_ray.client.received.received_block import ReceivedBlock
+from pulsar_ray.clock import SystemClock
 from pulsar_ray.model import row_sets
+
+_CLOCK = SystemClock()
 
 
 class AckTimer:
@@ -38,7 +41,7 @@ class AckTimer:
         self._look = look
         """Returns whether rows are left that are being handed out."""
         self._lock = lock
-        self._is_armed = False
+        self._timer = DeadlineTimer(state.requests, lock, self._run)
 
     def forked(self, lock: threading.Lock) -> None:
         """Time nothing more, in a forked child."""
@@ -49,18 +52,18 @@ class AckTimer:
         """Rows were handed to the application. Called without the lock."""
         with self._lock:
             self._timeouts.add(block, rows)
-        self.arm()
+            self.arm()
 
     def handed_over_rows(self, rows: TimedRows) -> None:
         """Tell the application of a block that cannot be decoded. Called without the lock."""
         with self._lock:
             self._timeouts.add_rows(rows)
-        self.arm()
+            self.arm()
 
     def note(self, block: ReceivedBlock, rows: Rows) -> None:
         """Rows were handed to the application lately.
 
-        Called with the lock held, while the timer is armed.
+        Called with the lock held, while the timer is set.
         """
         self._timeouts.add(block, rows)
 
@@ -69,30 +72,27 @@ class AckTimer:
         self._timeouts.take_back(block, rows)
 
     def arm(self) -> None:
-        """Look at the next tick what was handed over. Called without the lock."""
-        if not self._is_armed:
-            self._is_armed = True
-            self._call_later(self._tick_ms)
-
-    def _call_later(self, delay_ms: int) -> None:
-        self._state.requests.link.timers.call_later(delay_ms / 1000, self._run)
+        """Look at the next tick what was handed over. Called with the lock held."""
+        if not self._timer.is_set:
+            now_ms = _CLOCK.monotonic_ms()
+            self._timer.set(now_ms + self._tick_ms, now_ms)
 
     def _run(self) -> None:
         with self._lock:
-            is_handing_out = self._look()
+            self._look()
             failures = self._timeouts.fresh_failures
         delays_ms = self._timeouts.delays_ms(failures)
         with self._lock:
-            now_ms = time.monotonic_ns() // 1_000_000
+            now_ms = _CLOCK.monotonic_ms()
+            # More may be handed out than before the backoff was asked.
+            is_handing_out = self._look()
             self._timeouts.tick(now_ms, delays_ms)
             items = self._nacks(self._timeouts.due(now_ms))
             deadline_ms = self._timeouts.next_deadline_ms()
-            is_armed = is_handing_out or deadline_ms is not None or bool(self._timeouts.fresh_failures)
-            self._is_armed = is_armed
+            if is_handing_out or deadline_ms is not None or self._timeouts.fresh_failures:
+                next_tick_ms = now_ms + self._tick_ms
+                self._timer.set(min(deadline_ms or next_tick_ms, next_tick_ms), now_ms)
         self._sender.fail(items)
-        if is_armed:
-            left_ms = self._tick_ms if deadline_ms is None else max(deadline_ms - now_ms, 1)
-            self._call_later(min(left_ms, self._tick_ms))
 
     def _nacks(self, due: Iterable[EntryRun | TimedRows]) -> list[Nack]:
         """The part that was neither acknowledged nor failed otherwise. Called with the lock held."""

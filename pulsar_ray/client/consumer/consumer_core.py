@@ -319,8 +319,6 @@ class ConsumerCore:
                 return Message(block, rows[0])
             with self.lock:
                 queue.hand_out(part, source)
-            if source.ack_timer is not None:
-                source.ack_timer.arm()
         return message
 
     def _take_one(self) -> Message | None:

@@ -268,6 +268,7 @@ class ReceiverQueue:
         self._timed, self._seen = None, 0
         if source.ack_timer is not None:
             self._timed, self._timed_source = part, source
+            source.ack_timer.arm()
 
     def _is_slow(self, messages: int) -> bool:
         """Whether the program takes its time over messages.
