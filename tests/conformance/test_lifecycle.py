@@ -55,6 +55,10 @@ def test_everything_refuses_after_its_close(broker: Broker, client: Client) -> N
     producer = client.create_producer(topic)
     consumer = client.subscribe(topic, "s")
     reader = client.create_reader(topic, MessageId.earliest)
+    producer.send_many([b"a", b"b", b"c"])
+    producer.send(b"d")
+    # What waits is in the queue: being handed out, and behind that.
+    assert [consumer.receive(10_000).data(), reader.read_next(10_000).data()] == [b"a", b"a"]
     for closable in (producer, consumer, reader):
         wait_until(closable.is_connected, what="it is connected")
         closable.close()
@@ -63,8 +67,10 @@ def test_everything_refuses_after_its_close(broker: Broker, client: Client) -> N
             closable.close()
     refusing: list[Callable[[], object]] = [
         consumer.receive,
+        lambda: consumer.receive(0),
         consumer.batch_receive,
         consumer.receive_arrow,
+        lambda: consumer.receive_arrow(timeout_millis=0),
         lambda: consumer.receive_async().result(10),
         consumer.unsubscribe,
         lambda: consumer.seek(MessageId.earliest),

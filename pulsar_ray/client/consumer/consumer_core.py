@@ -99,7 +99,9 @@ class ConsumerCore:
         self.readings: SchemaReadings | None = None
         """How values are read by their writers' versions; None for bytes."""
         self.error: PulsarException | None = None
-        """The error that every receive raises, once there is one."""
+        """The error that every receive raises, once there is one and nothing waits in the queue."""
+        self._is_closed = False
+        """Whether nothing is handed out any more."""
         self.activity: SimpleQueue[ConsumerEvent | None] = SimpleQueue()
         """Changes for the consumer event listener, if there is one."""
         self.on_activity: Callable[[], None] | None = None
@@ -318,7 +320,8 @@ class ConsumerCore:
                     source.ack_timer.handed_over(block, rows)
                 return Message(block, rows[0])
             with self.lock:
-                queue.hand_out(part, source)
+                if not self._is_closed:
+                    queue.hand_out(part, source)
         return message
 
     def _take_one(self) -> Message | None:
@@ -342,15 +345,16 @@ class ConsumerCore:
         Credit is given back when it is due, or `may_wait` messages later.
         """
         queue = self.queue
-        if self._read_errors:
+        if self._read_errors and not self._is_closed:
             raise self._read_errors.popleft()
         while True:
             delivery = None
             with self.lock:
+                if self._is_closed:
+                    self.check()
                 taken = queue.next_part()
                 if taken is None:
-                    if self.error is not None:
-                        raise self.error.again()
+                    self.check()
                     if self._mover is not None:
                         self._leave_to_mover()
                     delivery = queue.deliveries.popleft() if queue.deliveries else None
@@ -477,6 +481,8 @@ class ConsumerCore:
             while not taken.is_full:
                 has_more = self.queue or self._read_errors or (self._standing and not taken.parts)
                 if not has_more and (taken.is_enough or time.monotonic() >= deadline):
+                    if not taken.parts:
+                        self.check()
                     break
                 try:
                     part, source = self._next_part(deadline, may_wait)
@@ -570,10 +576,13 @@ class ConsumerCore:
         return None
 
     def close(self, what: str) -> None:
-        """End the consumer, for it, or `what` it serves, is closed."""
+        """End the consumer, for it, or `what` it serves, is closed: what waits here goes to nobody."""
         self.partitions.stop_discovery()
+        closed = AlreadyClosed(f"the {what} is closed")
         with self.lock:
-            if isinstance(self.error, (SubscriptionNotFound, TopicNotFound)):
+            if self.error is None or isinstance(self.error, (SubscriptionNotFound, TopicNotFound)):
                 # Deleted, by this consumer perhaps, and the word of it was quicker than its own end.
-                self.error = None
-        self.fail(AlreadyClosed(f"the {what} is closed"))
+                self.error = closed
+            self._is_closed = True
+            self.queue.clear()
+        self.fail(closed)
