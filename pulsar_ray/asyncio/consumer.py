@@ -112,15 +112,13 @@ class Consumer(LazyHandle[LoopConsumer]):
         inner = await self._open_first()
         check_number("max_messages", max_messages, 1)
         timeout_s = FOREVER_S if timeout_millis is None else receive_timeout_s(timeout_millis)
-        if kept := inner.take_kept():
-            return inner.table_of(kept)
         inner.core.widen(2 * max_messages)
         taken = BatchCollector(max_messages, ANY_BYTES, fills=False)
         await receive_into(inner.core, taken, timeout_s)
         if not taken.parts:
             raise Timeout(f"no message arrived in {timeout_millis} ms")
         inner.core.handed_over(taken)
-        return inner.table_of(taken.parts)
+        return inner.table_of(taken)
 
     async def has_message_available(self) -> bool:
         """Whether a message that is stored by now waits here, or will come.

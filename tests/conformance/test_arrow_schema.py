@@ -12,11 +12,14 @@ import pyarrow as pa
 import pytest
 
 from pulsar_ray.client.client import Client
+from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.client.options.policies import ConsumerDeadLetterPolicy
+from pulsar_ray.client.producer.producer import Producer
 from pulsar_ray.errors import IncompatibleSchema, MessageTooBig, SchemaSerializationException, Timeout
 from pulsar_ray.format.columnar import row_of_bytes
 from pulsar_ray.format.metadata import encode_producer_fields
 from pulsar_ray.model.enums import BatchingType, CompressionType, ConsumerType
+from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.topic_schema import version_bytes
 from pulsar_ray.schema import ArrowSchema, AutoSchema, JsonSchema
 from pulsar_ray.testing.waiting import wait_until
@@ -429,16 +432,22 @@ class Purchase2:
     id: int
 
 
+def _making_up(client: Client, topic: str) -> Producer:
+    """A producer of bytes that claims the topic's first version for them."""
+    bad = client.create_producer(topic)
+    state = bad._partitions[0].queue.state
+    state.schema_version = version_bytes(0)
+    state._encoded_fields = encode_producer_fields(state.producer_name, version_bytes(0))
+    return bad
+
+
 def test_what_does_not_fit_its_version_is_an_error_and_the_consumer_goes_on(
     broker: Broker, client: Client
 ) -> None:
     topic = broker.topic()
     schema = ArrowSchema(ORDERS)
     producer = client.create_producer(topic, schema=schema)
-    bad = client.create_producer(topic)
-    state = bad._partitions[0].queue.state  # it claims a version for what it makes up
-    state.schema_version = version_bytes(0)
-    state._encoded_fields = encode_producer_fields(state.producer_name, version_bytes(0))
+    bad = _making_up(client, topic)
     consumer = client.subscribe(topic, "s", schema=schema, initial_position=EARLIEST)
     tables = client.subscribe(topic, "t", schema=schema, initial_position=EARLIEST)
     producer.send(order(1))
@@ -467,3 +476,34 @@ def test_what_does_not_fit_its_version_is_an_error_and_the_consumer_goes_on(
 
     wait_until(take, what="what can be read")
     assert (numbers, len(errors)) == ([1, 2], 1)
+
+
+@pytest.mark.parametrize(
+    "go_back",
+    [lambda consumer: consumer.seek(MessageId.earliest), Consumer.redeliver_unacknowledged_messages],
+    ids=["seek", "redelivery"],
+)
+def test_rows_behind_those_that_do_not_fit_wait_like_any_others(
+    broker: Broker, client: Client, go_back: Callable[[Consumer], None]
+) -> None:
+    topic = broker.topic()
+    producer = client.create_producer(topic, schema=ArrowSchema(ORDERS))
+    consumer = client.subscribe(topic, "s", schema=ArrowSchema(ORDERS), initial_position=EARLIEST)
+    producer.send(order(1))
+    _making_up(client, topic).send(b"no row")
+    producer.send(order(2))
+
+    def take_to_the_end() -> list[Any]:
+        taken: list[Any] = []
+        while consumer.has_message_available():
+            try:
+                taken += consumer.receive_arrow(timeout_millis=WAIT_MS).column("id").to_pylist()
+            except SchemaSerializationException:
+                taken.append("no row")
+        return taken
+
+    wait_until(lambda: len(consumer.core.queue.deliveries) == 3, what="all is here")
+    assert consumer.receive_arrow().column("id").to_pylist() == [1]
+    assert consumer.has_message_available()
+    go_back(consumer)
+    assert take_to_the_end() == [1, "no row", 2]

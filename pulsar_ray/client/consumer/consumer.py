@@ -43,6 +43,7 @@ from pulsar_ray.errors import (
     Timeout,
     TopicNotFound,
 )
+from pulsar_ray.format.typed_rows import TypedRows
 from pulsar_ray.lane.waiting import ensure_may_wait
 from pulsar_ray.model.enums import SubscriptionMode
 from pulsar_ray.model.message_id import MessageId
@@ -90,7 +91,6 @@ class Consumer(LazyHandle):
         self._options = core.options
         self._operation_timeout_s = client.operation_timeout_s
         self._tables = ReceivedTables()
-        self._kept: list[BlockRows] = []
         self._acks = ConsumerAcks(core, self._operation_timeout_s, waits=self._waits_for_receipts)
         self._control = SubscriptionControl(core, self._operation_timeout_s)
         self._letters = ConsumerLetters(client, core) if core.options.max_failures is not None else None
@@ -181,15 +181,13 @@ class Consumer(LazyHandle):
             raise InvalidConfiguration("this consumer has a message_listener: receive_arrow() cannot be used")
         check_number("max_messages", max_messages, 1)
         wait_s = FOREVER_S if timeout_millis is None else receive_timeout_s(timeout_millis)
-        if kept := self.take_kept():
-            return self.table_of(kept)
         self._core.widen(2 * max_messages)
         taken = BatchCollector(max_messages, ANY_BYTES, fills=False)
         self._core.take_into(taken, time.monotonic() + wait_s)
         if not taken.parts:
             raise Timeout(f"no message arrived in {timeout_millis} ms")
         self._core.handed_over(taken)
-        return self.table_of(taken.parts)
+        return self.table_of(taken)
 
     def has_message_available(self) -> bool:
         """Whether a stored message waits here, or will come to this subscription.
@@ -254,42 +252,37 @@ class Consumer(LazyHandle):
         """
         self._acks.add_cumulative(message)
 
-    def table_of(self, parts: Sequence[BlockRows]) -> pa.Table:
-        """Rows as a table that is known when it is acknowledged.
+    def table_of(self, taken: BatchCollector) -> pa.Table:
+        """Collected rows as a table that is known when it is acknowledged.
 
         Not part of the official client.
         """
         typed = self._options.schema.typed
         if typed is None:
-            return self._tables.add(received_table(parts), parts)
+            return self._tables.add(received_table(taken.parts), taken.parts)
         try:
-            return self._tables.add(typed_table(parts, typed), parts)
+            return self._tables.add(typed_table(taken.parts, typed), taken.parts)
         except UnreadableRows as found:
-            return self._table_before(parts, found)
+            return self._table_before(found, taken, typed)
 
-    def _table_before(self, parts: Sequence[BlockRows], found: UnreadableRows) -> pa.Table:
-        """Return what comes before rows that cannot be read.
+    def _table_before(self, found: UnreadableRows, taken: BatchCollector, typed: TypedRows) -> pa.Table:
+        """Return what comes before rows that cannot be read; the others are handed out next.
 
         Raises their error if they are the first.
-
-        The others are kept for the next call.
         """
-        if found.place:
-            self._kept = list(parts[found.place :])
-            return self.table_of(parts[: found.place])
         error = found.error.again()
-        if not isinstance(error, SchemaSerializationException):
-            self._kept = list(parts)
+        # Rows that do not fit the schema never will: the next call goes on behind them.
+        has_failed = not found.place and isinstance(error, SchemaSerializationException)
+        rest = slice(1 if has_failed else found.place, None)
+        self._core.give_back(taken.parts[rest], taken.origins[rest])
+        if found.place:
+            parts = taken.parts[: found.place]
+            return self._tables.add(typed_table(parts, typed), parts)
+        if not has_failed:
             raise error
-        self._kept = list(parts[1:])
-        block = parts[0].block
+        block, rows = taken.parts[0]
         entry = MessageId(block.partition, block.ledger_id, block.first_entry_id, topic_name=block.topic_name)
-        raise error.of_message(entry if block.is_batch else Message(block, parts[0].rows[0]).message_id())
-
-    def take_kept(self) -> list[BlockRows]:
-        """Return rows that were taken before, and are not handed out yet."""
-        kept, self._kept = self._kept, []
-        return kept
+        raise error.of_message(entry if block.is_batch else Message(block, rows[0]).message_id())
 
     def acknowledge_arrow(self, table: pa.Table) -> None:
         """Acknowledge the rows of a received table or any part of one.
