@@ -10,9 +10,9 @@ import pytest
 from pulsar_ray.broker.subscription.cursor_flusher import CursorFlusher
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer.consumer import Consumer
-from pulsar_ray.errors import AlreadyClosed, CumulativeAcknowledgementNotAllowedError
+from pulsar_ray.errors import AlreadyClosed, CumulativeAcknowledgementNotAllowedError, NotConnected
 from pulsar_ray.model.enums import ConsumerType
-from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.model.message_id import EARLIEST, MessageId
 from pulsar_ray.testing.waiting import wait_until
 from tests.conformance.broker import Broker, numbers, receive, send_batch, values
 
@@ -187,3 +187,27 @@ def test_after_the_end_acknowledging_is_refused(broker: Broker, client: Client) 
     for call in (consumer.acknowledge, consumer.acknowledge_cumulative):
         with pytest.raises(AlreadyClosed):
             call(message)
+
+
+def test_no_receipt_comes_while_a_dispatcher_does_not_know_how_far_the_log_goes(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = broker.topic()
+    consumer = client.subscribe(topic, "s", ack_receipt_enabled=True)
+    client.create_producer(topic).send(b"x")
+    (message,) = receive(consumer, 1)
+    server: Any = broker.cluster.dispatcher_of(topic, "s").server
+    looks: list[bool] = []
+
+    async def look() -> None:
+        looks.append(len(looks) == 2)
+        if not looks[-1]:
+            raise NotConnected("the partition is away")
+
+    # As in a dispatcher that has just begun, and does not reach its partition.
+    unknown = property(lambda _: EARLIEST, lambda *_: None)
+    monkeypatch.setattr(type(server.subscriptions), "log_end", unknown, raising=False)
+    monkeypatch.setattr(server._early, "_look", look)
+    consumer.acknowledge(message)
+    assert looks == [False, False, True]
+    assert not any(broker.unacked(topic, "s"))

@@ -195,10 +195,15 @@ class DispatcherServer:
         subscription: OpenSubscription,
         endpoint: ConsumerEndpoint,
         request: Acknowledge,
+        error: PulsarException | None,
     ) -> None:
         # On another connection, or after another opening, the client repeats it.
-        if session.endpoints.get(request.consumer_id) is endpoint:
+        if session.endpoints.get(request.consumer_id) is not endpoint:
+            return
+        if error is None:
             subscription.settle(endpoint, request)
+        elif request.request_id:
+            session.send(encode_request(Failed(request.request_id, type(error).__name__, error.text)))
 
     async def _answer_opened(self, session: Session, request: OpenConsumer) -> None:
         try:

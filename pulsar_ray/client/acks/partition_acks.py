@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from pulsar_ray.client.acks.ack_timeouts import AckTimeouts
@@ -36,6 +37,8 @@ from pulsar_ray.transport.actor_link import ActorLink
 
 LOOK_S = 0.5
 """Longest wait between two looks whether the partition is known to be away."""
+REPEAT_S = 0.5
+"""How long a request waits that a dispatcher could not carry out yet."""
 
 
 class PendingRequest:
@@ -89,6 +92,7 @@ class PendingRequest:
 class UnansweredRequests:
     """Keeps requests until they are answered, and repeats them after each re-attach. Thread-safe.
 
+    A dispatcher that answers SessionLost over a carrier that stands is asked again a little later.
     A repeat harms nothing. Whether an unanswered request arrived, or died with its dispatcher, cannot be
     known.
     """
@@ -140,6 +144,8 @@ class UnansweredRequests:
 
         def answered(_value: object, error: PulsarException | None) -> None:
             if isinstance(error, (SessionLost, NotConnected)):
+                if self.is_open:
+                    self.link.timers.call_later(REPEAT_S, partial(self._repeat, request))
                 return
             with self._lock:
                 if request not in self._unanswered:
@@ -148,6 +154,12 @@ class UnansweredRequests:
             request.settle(error)
 
         self.link.request_async(request.build, answered, behind=behind)
+
+    def _repeat(self, request: PendingRequest) -> None:
+        with self._lock:
+            is_unanswered = request in self._unanswered
+        if is_unanswered and self.is_open:
+            self.send(request)
 
     def send_all(self) -> None:
         """Send everything unanswered, in order, behind a new attachment."""

@@ -99,7 +99,10 @@ class ConsumerCore:
         self.readings: SchemaReadings | None = None
         """How values are read by their writers' versions; None for bytes."""
         self.error: PulsarException | None = None
-        """The error that every receive raises, once there is one and nothing waits in the queue."""
+        """The error that every receive raises, once there is one.
+
+        Unless it is that of a close, messages that wait come first.
+        """
         self._is_closed = False
         """Whether nothing is handed out any more."""
         self.activity: SimpleQueue[ConsumerEvent | None] = SimpleQueue()
@@ -576,7 +579,10 @@ class ConsumerCore:
         return None
 
     def close(self, what: str) -> None:
-        """End the consumer, for it, or `what` it serves, is closed: what waits here goes to nobody."""
+        """End the consumer, for it, or `what` it serves, is closed.
+
+        Messages that wait here go to nobody.
+        """
         self.partitions.stop_discovery()
         closed = AlreadyClosed(f"the {what} is closed")
         with self.lock:

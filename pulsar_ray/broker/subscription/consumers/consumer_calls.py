@@ -17,7 +17,7 @@ from pulsar_ray.broker.subscription.consumers.delivery_progress import DeliveryP
 from pulsar_ray.broker.subscription.log.partition_link import PartitionLink
 from pulsar_ray.broker.subscription.open_subscription import OpenSubscription
 from pulsar_ray.dispatch.settings import DispatchSettings
-from pulsar_ray.errors import PulsarException
+from pulsar_ray.errors import PulsarException, SessionLost
 from pulsar_ray.lane.waiting import within
 from pulsar_ray.session.requests import Acknowledge, OpenConsumer
 from pulsar_ray.transport.cluster import SubscriptionRequest
@@ -166,10 +166,15 @@ class PendingOpens:
 MAX_WAITING = 1024
 
 
+TakeEarly = Callable[[PulsarException | None], None]
+"""Takes an acknowledgment, or the error for which it cannot be taken."""
+
+
 class EarlyAcknowledgments:
     """Holds acknowledgments until the partition has answered where its log ends.
 
-    Behind that end nothing can be acknowledged.
+    Behind that end nothing can be acknowledged: while it is not known they get SessionLost, for which their
+    clients repeat them.
 
     Runs on the owner loop. `look` asks; when it returns, what there was by then is known.
     """
@@ -179,8 +184,8 @@ class EarlyAcknowledgments:
     ) -> None:
         self._look = look
         self._spawn = spawn
-        self._waiting: list[Callable[[], None]] = []
-        self._taken: asyncio.Future[None] | None = None
+        self._waiting: list[TakeEarly] = []
+        self._taken: asyncio.Future[PulsarException | None] | None = None
         """Done once those that wait are, and with them all before."""
         self._is_looking = False
 
@@ -189,17 +194,17 @@ class EarlyAcknowledgments:
         """Whether some are not done yet."""
         return self._is_looking
 
-    def add(self, acknowledge: Callable[[], None]) -> None:
-        """Call `acknowledge` once the log's end is known; at once if too many wait.
+    def add(self, take: TakeEarly) -> None:
+        """Call `take` once the log's end is known, or cannot be asked for.
 
-        It is called as well if the end cannot be asked for.
+        With the error at once if too many wait.
         """
         if len(self._waiting) >= MAX_WAITING:
-            acknowledge()
+            take(SessionLost(f"{MAX_WAITING} acknowledgments wait for the end of the log: repeat this one"))
             return
         if not self._waiting:
             self._taken = asyncio.get_running_loop().create_future()
-        self._waiting.append(acknowledge)
+        self._waiting.append(take)
         if not self._is_looking:
             self._is_looking = True
             self._spawn(self._take())
@@ -207,21 +212,26 @@ class EarlyAcknowledgments:
     async def settled(self) -> None:
         """Wait until all acknowledgments that were added by now are done.
 
-        Those that others add meanwhile do not count.
+        Those that others add meanwhile do not count. Raises SessionLost if the log's end cannot be asked for.
         """
-        if self._taken is not None:
-            await asyncio.shield(self._taken)
+        if self._is_looking and self._taken is not None:
+            error = await asyncio.shield(self._taken)
+            if error is not None:
+                raise error.again()
 
     async def _take(self) -> None:
         try:
             while self._waiting:
                 waiting, self._waiting, taken = self._waiting, [], self._taken
-                with contextlib.suppress(PulsarException):
+                error: PulsarException | None = None
+                try:
                     await self._look()
-                for acknowledge in waiting:
-                    acknowledge()
+                except PulsarException as failed:
+                    error = SessionLost(f"the partition did not say where its log ends ({failed}): ask again")
+                for take in waiting:
+                    take(error)
                 if taken is not None:
-                    taken.set_result(None)
+                    taken.set_result(error)
         finally:
             self._is_looking = False
 

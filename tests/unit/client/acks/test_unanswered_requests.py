@@ -48,6 +48,21 @@ def test_a_loss_is_no_answer(loss: SessionLost) -> None:
     assert len(link.asked) == 1
 
 
+def test_a_dispatcher_that_stands_and_says_lost_is_asked_again() -> None:
+    link, requests = opened()
+    request = requests.submit(close)
+    link.asked.pop()[1](None, SessionLost("not yet"))
+    assert not link.asked, "not at once"
+    link.delayed.pop()()
+    link.asked.pop()[1]("done", None)
+    assert request.answered.is_set()
+    requests.submit(close)
+    link.asked.pop()[1](None, SessionLost("not yet"))
+    requests.is_open = False
+    link.delayed.pop()()
+    assert not link.asked, "it is sent when the consumer is open again"
+
+
 def test_an_answer_settles_a_request_once_whatever_comes_behind_it() -> None:
     link, requests = opened()
     done: list[str] = []

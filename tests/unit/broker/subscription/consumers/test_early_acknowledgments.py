@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from pulsar_ray.broker.subscription.consumers.consumer_calls import (
     MAX_WAITING,
     EarlyAcknowledgments,
     reach_of,
 )
-from pulsar_ray.errors import NotConnected
+from pulsar_ray.errors import NotConnected, PulsarException, SessionLost
 from pulsar_ray.session.requests import Acknowledge
 
 
@@ -36,16 +38,16 @@ def test_who_waits_is_not_kept_by_those_that_come_later() -> None:
         partition = Partition()
         early, done = made(partition)
         await early.settled()
-        early.add(lambda: done.append(1))
+        early.add(lambda _: done.append(1))
         await asyncio.sleep(0)
-        early.add(lambda: done.append(2))
+        early.add(lambda _: done.append(2))
         settled = asyncio.ensure_future(early.settled())
         partition.answers.put_nowait(None)
         while partition.asked < 2:
             await asyncio.sleep(0)
         assert done == [1]
         assert not settled.done()
-        early.add(lambda: done.append(3))
+        early.add(lambda _: done.append(3))
         partition.answers.put_nowait(None)
         await settled
         assert done == [1, 2]
@@ -56,24 +58,34 @@ def test_who_waits_is_not_kept_by_those_that_come_later() -> None:
     asyncio.run(run())
 
 
-def test_a_partition_that_cannot_be_asked_keeps_nothing_waiting() -> None:
+def test_what_a_partition_that_cannot_be_asked_may_not_have_is_to_be_repeated() -> None:
     async def run() -> None:
         partition = Partition()
-        early, done = made(partition)
-        early.add(lambda: done.append(1))
+        errors: list[PulsarException | None] = []
+        early = EarlyAcknowledgments(partition.look, asyncio.ensure_future)
+        early.add(errors.append)
+        settled = asyncio.ensure_future(early.settled())
+        await asyncio.sleep(0)
         partition.answers.put_nowait(NotConnected("gone"))
+        with pytest.raises(SessionLost, match="gone"):
+            await settled
+        assert [type(error) for error in errors] == [SessionLost]
+        early.add(errors.append)
+        partition.answers.put_nowait(None)
         await early.settled()
-        assert done == [1]
+        assert errors[1:] == [None]
+        await early.settled()
 
     asyncio.run(run())
 
 
-def test_no_more_wait_than_may() -> None:
+def test_one_too_many_is_to_be_repeated() -> None:
     async def run() -> None:
-        early, done = made(Partition())
-        for number in range(MAX_WAITING + 1):
-            early.add(lambda number=number: done.append(number))  # type: ignore[misc]
-        assert done == [MAX_WAITING]
+        errors: list[PulsarException | None] = []
+        early = EarlyAcknowledgments(Partition().look, asyncio.ensure_future)
+        for _ in range(MAX_WAITING + 1):
+            early.add(errors.append)
+        assert [type(error) for error in errors] == [SessionLost]
 
     asyncio.run(run())
 
