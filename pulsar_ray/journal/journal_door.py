@@ -166,13 +166,13 @@ class JournalDoor:
                 self._told(teller, turn, False, ends, gone)
             case ["tell", int(turn), bool(is_awaited), dict(ends), list(gone)]:
                 self._told(teller, turn, is_awaited, ends, gone)
-            case ["forget"]:
-                if self._files.has_offloaded(teller.partition):
+            case ["forget", str(partition)]:
+                if self._files.has_offloaded(partition):
                     raise ProtocolError(
-                        f"partition {teller.partition} may not leave the journal: some of it is only there"
+                        f"partition {partition} may not leave the journal: some of it is only there"
                     )
-                self._life.forget(teller.partition)
-                self._files.leave_out(teller.partition)
+                if self._logs.get(partition) in (None, teller):  # else another owner ships it by now
+                    self._life.forget(partition)
             case ["offload" | "fetch back" as what, int(number), list(names)]:
                 self._runner.begin(self._change_places(teller, what, number, names))
             case ["room", int(number), int(used), int(total), int(percent), list(offers)]:

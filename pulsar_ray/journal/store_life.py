@@ -5,7 +5,7 @@ It decides only: tasks and actions are taken from it and carried out by others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -86,6 +86,12 @@ class Directory(Protocol):
 
     def recover(self, partition: str) -> None:
         """Recover the partition's files and sync them; delete nothing that the manifest lists."""
+
+    def enter(self, partition: str, files: Iterable[str]) -> None:
+        """Note durably that a partition with these files is in the journal."""
+
+    def leave_out(self, partition: str) -> None:
+        """Note durably that a partition is not in the journal any more."""
 
     def is_dropped(self, partition: str) -> bool:
         """Return whether the partition is no more, and has to go from the journal."""
@@ -268,11 +274,21 @@ class StoreLife:
             self.directory.remove(partition, self.directory.term(partition))
 
     def forget(self, partition: str) -> None:
-        """Queue that a partition of this directory is in the journal no more."""
+        """Have a partition of this directory leave the journal.
+
+        That is noted here when it is shipped. A life that is not ready, or claims it just now, does nothing:
+        who wants it asks until it is noted.
+        """
+        if not self.is_ready or partition in self._busy:
+            return
+        self.untaken.pop(partition, None)
+        self._synced_ends.pop(partition, None)
         if self._known.pop(partition, None) is not None:
             self.serving.discard(partition)
             self._clearing.add(partition)
             self.shipping.queue(self._now, Append(partition, "", 0, mark=("forget",)))
+        elif partition not in self.mirror and partition not in self._clearing:
+            self.directory.leave_out(partition)  # it never came into the journal
 
     def forget_walk(self) -> None:
         """Free what was read of a sealed store's journal, when all is adopted."""
@@ -309,6 +325,8 @@ class StoreLife:
     def _take_in(self, partition: str) -> Task[None]:
         while partition in self._clearing:
             yield Wait(CLEARING_SECONDS)  # else what is uploaded would be deleted behind that
+        files = list(self._synced_ends.get(partition, {}))
+        yield from self._from_disk(partition, partial(self.directory.enter, partition, files))
         while True:
             ends = dict(self._synced_ends.get(partition, {}))
             try:
@@ -806,7 +824,11 @@ class StoreLife:
                 yield Delete(tuple(names))
 
     def _clear_forgotten(self, partition: str) -> Task[None]:
-        """Delete the pieces of a partition that left the journal, before it may come back."""
+        """Delete the pieces of a partition that left the journal, before it may come back.
+
+        Its directory says that it left only now: in the journal it would be missing there after a restart.
+        """
+        yield from self._from_disk(partition, partial(self.directory.leave_out, partition))
         yield from self.catalog.read()
         if self.catalog.owner(partition).store == self.store:
             names = yield from ask(ListKeys(pieces_prefix(partition)))

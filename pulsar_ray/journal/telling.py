@@ -4,7 +4,8 @@ Both ends of a Unix socket in the data directory send packets, u32 length and ms
 
     to the store    ["hello", partition, prefix, turn, ends, gone]  all that the sender knows, at first
                     ["tell", turn, is_awaited, ends, gone]          what came since
-                    ["forget"]                                      nothing more of this partition is shipped
+                    ["forget", partition]                           nothing more of it is shipped; repeated
+                                                                    until its directory says so
                     ["offload", number, segments]                   leave these to the object store alone
                     ["fetch back", number, segments]                bring these back
                     ["room", number, used, total, percent, offers]  the disk is too full: which have to go?

@@ -7,10 +7,11 @@ import contextlib
 import logging
 import socket
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from pulsar_ray.clock import growing_pauses_s
 from pulsar_ray.closed_places import short_socket_path
 from pulsar_ray.config import OFF, Settings
 from pulsar_ray.errors import ProtocolError, PulsarException, RemoteStoreUnavailable
@@ -23,6 +24,7 @@ from pulsar_ray.lane.address import check_listener
 logger = logging.getLogger(__name__)
 
 RETRY_S = 0.5
+LONGEST_RETRY_S = 30.0
 ASYNC, SYNC = "async", "sync"
 
 
@@ -57,6 +59,7 @@ class ShippingLink:
         self._socket: socket.socket | None = None
         self._unsent = b""
         self._timer: asyncio.TimerHandle | None = None
+        self._forget_timer: asyncio.TimerHandle | None = None
         self._is_closed = False
         self._moving: dict[int, asyncio.Future[list[str]]] = {}
         self._last_move = 0
@@ -99,19 +102,38 @@ class ShippingLink:
             self._is_decided = True
             if durability == OFF:
                 self._remove_gone()
+                self._forget()  # a former owner's process may have ended before the store did
         if OFF not in (before, durability) or before == durability:
             if (before, durability) == (SYNC, ASYNC):
                 self._receipts.relax()
                 self._release()
             return
         if durability == OFF:
-            self._send(["forget"])
-            self._lose()
             self._shipped = self._turn
             self._release()
+            self._forget()
         else:
             self._turn += 1
-            self._connect()
+            self._stop_forgetting()
+            # Behind what was asked for on the same connection: it must not be taken after this.
+            self._hello() if self._socket is not None else self._connect()
+
+    def _forget(self, pauses: Iterator[float] | None = None) -> None:
+        """Have the store take the partition out of its journal, again until it did.
+
+        The directory says so then. Cursors are taken out together with their log.
+        """
+        if self._is_closed or self._durability != OFF or self._prefix or not self._was_shipped():
+            return
+        if self._socket is not None or self._open():
+            self._send(["forget", self._partition])
+        pauses = pauses or growing_pauses_s(RETRY_S, LONGEST_RETRY_S)
+        self._forget_timer = self._loop.call_later(next(pauses), self._forget, pauses)
+
+    def _stop_forgetting(self) -> None:
+        if self._forget_timer is not None:
+            self._forget_timer.cancel()
+            self._forget_timer = None
 
     def _remove_gone(self) -> None:
         """Remove what no store is going to be told of."""
@@ -130,7 +152,7 @@ class ShippingLink:
 
     def flush(self) -> None:
         """Tell the store what came since, in one packet."""
-        if self._socket is None or self._turn == self._told_turn:
+        if self._socket is None or self._durability == OFF or self._turn == self._told_turn:
             return
         before, self._told_turn = self._told_turn, self._turn
         ends = dict(self._fresh.popleft() for _ in range(len(self._fresh)))
@@ -189,6 +211,7 @@ class ShippingLink:
         """Tell the rest, and end; receipts that wait are not given."""
         self.flush()
         self._is_closed = True
+        self._stop_forgetting()
         self._lose()
 
     # ---- the connection
@@ -196,6 +219,12 @@ class ShippingLink:
         self._timer = None
         if self._is_closed or self._durability == OFF or self._socket is not None:
             return
+        if self._open():
+            self._hello()
+        else:
+            self._timer = self._loop.call_later(RETRY_S, self._connect)
+
+    def _open(self) -> bool:
         connection = socket.socket(socket.AF_UNIX)
         try:
             with short_socket_path(self._data_dir, SOCKET) as (path, _):
@@ -203,11 +232,13 @@ class ShippingLink:
                 check_listener(connection, path)
         except (OSError, PulsarException):
             connection.close()
-            self._timer = self._loop.call_later(RETRY_S, self._connect)
-            return
+            return False
         connection.setblocking(False)
         self._socket, self._unsent, self._packets = connection, b"", Packets()
         self._loop.add_reader(connection, self._read)
+        return True
+
+    def _hello(self) -> None:
         # Read before the ends: what is synced meanwhile is told again.
         turn = self._told_turn = self._turn
         self._send(["hello", self._partition, self._prefix, turn, dict(self._ends), list(self._gone)])

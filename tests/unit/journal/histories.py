@@ -17,7 +17,7 @@ import random
 import struct
 import sys
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from typing import Any
 
@@ -191,6 +191,12 @@ class Disk:
 
     def recover(self, partition: str) -> None:
         self.copies[partition].recover()
+
+    def enter(self, partition: str, files: Iterable[str]) -> None:
+        """It is in the journal since it was installed."""
+
+    def leave_out(self, partition: str) -> None:
+        raise AssertionError("nothing leaves the journal in a history")
 
     def is_dropped(self, partition: str) -> bool:
         return False
