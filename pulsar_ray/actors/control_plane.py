@@ -34,13 +34,12 @@ from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.metric_catalogue import PARTITION_MOVES, PARTITIONS_AWAY, TOPICS
+from pulsar_ray.model.policies import POLICIES
 
 logger = logging.getLogger(__name__)
 
 CALL_DEADLINE_S = 30.0
 STATS_DEADLINE_S = 3.0
-WAKING_POLICIES = ("retention", "message_ttl", "backlog_quota", "inactive_topic_policies")
-"""Policies by which time brings something for partitions that sleep."""
 
 
 class ControlPlane:
@@ -115,7 +114,7 @@ class ControlPlane:
     async def _policy_changed(self, subject: str, policy: str) -> None:
         """Let actors heed a policy of a namespace or topic, those that sleep included."""
         await self.policies.changed(subject)
-        if policy in WAKING_POLICIES:
+        if policy in POLICIES and POLICIES[policy].wakes:
             await self.passivation.look_again(self.topics.rows_below(subject))
 
     async def look(self) -> None:

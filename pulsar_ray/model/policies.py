@@ -37,6 +37,8 @@ class Policy:
     levels: tuple[str, ...] = LEVELS
     is_in_force: bool = True
     """False: values are kept and answered, and nothing heeds them yet."""
+    wakes: bool = False
+    """Whether a change of it makes sleeping partitions look what is to be done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,7 @@ _ALL = (
             "retention_time_in_minutes": "default_retention_time_in_minutes",
             "retention_size_in_mb": "default_retention_size_in_mb",
         },
+        wakes=True,
     ),
     Policy(
         "persistence",
@@ -88,6 +91,7 @@ _ALL = (
             "min_ledger_rollover_time_minutes": "managed_ledger_min_ledger_rollover_time_minutes",
             "max_ledger_rollover_time_minutes": "managed_ledger_max_ledger_rollover_time_minutes",
         },
+        wakes=True,
     ),
     _single("max_message_size", "max_message_size", "largest payload of one entry after compression, bytes"),
     _single("max_producers", "max_producers_per_topic", "producers of a topic's partition"),
@@ -150,6 +154,7 @@ _ALL = (
         "message_ttl",
         "ttl_duration_default_in_seconds",
         "seconds after which messages are acknowledged unseen",
+        wakes=True,
     ),
     Policy(
         "backlog_quota",
@@ -159,6 +164,7 @@ _ALL = (
             "limit_time": "backlog_quota_default_limit_second",
             "policy": "backlog_quota_default_retention_policy",
         },
+        wakes=True,
     ),
     _single(
         "deduplication",
@@ -179,31 +185,37 @@ _ALL = (
         "compaction_threshold",
         "broker_service_compaction_threshold_in_bytes",
         "growth in bytes after which a topic is compacted",
+        wakes=True,
     ),
     _single(
         "remote_durability",
         "remote_durability",
         "whether receipts wait for the object store: off, async, sync",
+        wakes=True,
     ),
     _single(
         "offload_threshold",
         "managed_ledger_offload_threshold_in_bytes",
         "bytes on the disk beyond which a topic's oldest segments are left to the object store",
+        wakes=True,
     ),
     _single(
         "offload_threshold_in_seconds",
         "managed_ledger_offload_threshold_in_seconds",
         "seconds after which closed ledgers are left to the object store",
+        wakes=True,
     ),
     _single(
         "offload_deletion_lag",
         "managed_ledger_offload_deletion_lag_ms",
         "milliseconds for which closed ledgers stay on the disk all the same",
+        wakes=True,
     ),
     _single(
         "offload_disk_percent",
         "offload_disk_percent",
         "how full the disk may be before the oldest segments are left to the object store",
+        wakes=True,
     ),
     _single(
         "schema_compatibility_strategy",
@@ -224,6 +236,7 @@ _ALL = (
         "subscription_expiration_time",
         "subscription_expiration_time_minutes",
         "minutes without a consumer after which a subscription is deleted",
+        wakes=True,
     ),
     Policy(
         "inactive_topic_policies",
@@ -233,6 +246,7 @@ _ALL = (
             "inactive_topic_delete_mode": "broker_delete_inactive_topics_mode",
             "max_inactive_duration_seconds": "broker_delete_inactive_topics_max_inactive_duration_seconds",
         },
+        wakes=True,
     ),
 )
 POLICIES: dict[str, Policy] = {policy.name: policy for policy in _ALL}
