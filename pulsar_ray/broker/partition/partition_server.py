@@ -1,9 +1,7 @@
-"""A topic partition, without Ray:
+"""A topic partition alone writes its managed ledger and its registry of subscriptions.
 
-the sole writer of its managed ledger and of the subscription registry with its holds.
-
-Everything runs on the owner loop; the disk thread does what touches the disk. It waits for nobody:
-dispatchers and clients ask, it answers when the answer is durable.
+It runs on the owner loop without Ray, and its disk thread does what touches the disk, but for a lone small
+write (ADR 0009). It waits for nobody: dispatchers and clients ask, it answers when the answer is durable.
 """
 
 from __future__ import annotations

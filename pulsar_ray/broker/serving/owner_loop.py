@@ -1,7 +1,7 @@
 """The event loop that owns an actor's state, and the thread that touches its disk.
 
 Ray methods run on Ray's own loops: they hand a call over and await the reply. Nothing on the owner loop
-blocks on a disk.
+blocks on a disk, but for a lone small write to one that has been quick (ADR 0009).
 """
 
 from __future__ import annotations

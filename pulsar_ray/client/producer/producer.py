@@ -198,9 +198,9 @@ class Producer(LazyHandle):
         )
         sent = SyncSend()
         if partition is None:
-            partition = self._enqueue_in_turn(value, sent, fields, seal=True)
+            partition = self._enqueue_in_turn(value, sent, fields, is_awaited=True)
         else:
-            partition.queue.enqueue(value, sent, fields, seal=True)
+            partition.queue.enqueue(value, sent, fields, is_awaited=True)
         timeout_s = self._options.send_timeout_millis / 1000 or FOREVER_S
         return partition.await_receipt(sent, value, timeout_s)
 
@@ -314,7 +314,7 @@ class Producer(LazyHandle):
         callback: SendCallback | None,
         fields: MessageFields | None,
         *,
-        seal: bool = False,
+        is_awaited: bool = False,
     ) -> PartitionProducer:
         """Add a keyless message to the batch whose turn it is.
 
@@ -324,7 +324,7 @@ class Producer(LazyHandle):
         assert self._turns is not None
         while True:
             partition = self._partitions[self._turns.current]
-            if partition.queue.enqueue(value, callback, fields, seal=seal, in_turn=True):
+            if partition.queue.enqueue(value, callback, fields, is_awaited=is_awaited, in_turn=True):
                 return partition
 
     # --- many at once -----------------------------------------------------------------------------

@@ -90,7 +90,7 @@ class SendQueue:
 
     def begin_later(self, absence: WrongNode) -> None:
         """Take no messages, because of `absence`, before the partition has answered."""
-        self.state.awaits(absence)
+        self.state.unanswered(absence)
 
     def take_turns(self, turns: BatchTurnsRouter) -> None:
         """Allow messages `in_turn`; called once, before any is added."""
@@ -150,29 +150,30 @@ class SendQueue:
         callback: SendCallback | None,
         fields: MessageFields | None = None,
         *,
-        seal: bool = False,
+        is_awaited: bool = False,
         in_turn: bool = False,
     ) -> bool:
         """Add one message.
 
-        `seal`: somebody waits for it, so its batch does not wait for more. `in_turn`: it is here because this
-        is the partition whose turn it is. False if the turn has moved on, so that it was not added.
+        `is_awaited`: somebody waits for its receipt, so its batch does not wait for more. `in_turn`: it is
+        here because this is the partition whose turn it is. False if the turn has moved on, so that it was
+        not added.
         Raises ProducerQueueIsFull, MessageTooBig, AlreadyClosed, WrongNode; then nothing was added.
         """
         state = self.state
-        if state.limits.chunk_bytes and self._enqueue_chunked(value, callback, fields, waits=seal):
+        if state.limits.chunk_bytes and self._enqueue_chunked(value, callback, fields, waits=is_awaited):
             return True
         with self._lock:
-            actions = state.add(value, callback, fields, in_turn, seal)
+            actions = state.add(value, callback, fields, in_turn, is_awaited)
             if not actions:
                 return True
             if actions & FULL:
                 self._wait_for_room(actions, 1, 0, in_turn)
-                actions = state.add(value, callback, fields, in_turn, seal)
+                actions = state.add(value, callback, fields, in_turn, is_awaited)
             if actions & _IN_LOCK:
                 self._do_at_once(actions)
         if actions & WRITE:
-            self._write(waits=seal and not actions & ELSEWHERE)
+            self._write(waits=is_awaited and not actions & ELSEWHERE)
         return not actions & ELSEWHERE
 
     def fail(self, callback: SendCallback | None, error: PulsarException) -> None:
@@ -263,11 +264,11 @@ class SendQueue:
 
     def gather(self) -> None:
         """Send together what is sent without batching in this turn of the loop."""
-        if self.state.holds_turn():
+        if self.state.begin_gathering():
             self._timers.call_soon(self._end_gathering)
 
     def _end_gathering(self) -> None:
-        self.state.turn_is_over()
+        self.state.end_gathering()
         self._write_if_any()
 
     def check_size(self, payload_bytes: int) -> None:

@@ -3,10 +3,10 @@
 `SendState` is pure: it holds no lock, thread, socket or timer. Its caller tells it of events, one at a time,
 and does what each answers. The phases, and what ends them:
 
-    AWAITED   the partition has never answered       `begun`, then as CLOSED
-    CLOSED    messages are taken, none is written    `opened`
-    OPEN      blocks are written to `carrier`        `carrier_lost`, `started_over`
-    ENDED     every call raises why                  nothing; `ended` leads here from each phase
+    UNANSWERED  the partition has never answered       `begun`, then as CLOSED
+    CLOSED      messages are taken, none is written    `opened`
+    OPEN        blocks are written to `carrier`        `carrier_lost`, `started_over`
+    ENDED       every call raises why                  nothing; `ended` leads here from each phase
 
 A block is kept from its sealing until its outcome is known, and written anew on each carrier until then.
 Callbacks come in the order of the blocks.
@@ -92,19 +92,19 @@ Encode = Callable[[int, int, str, int], list[Any]]
 """encode(incarnation, entry_seq, producer name, first sequence id) gives a block's buffers."""
 
 
-class Phase(Enum):
+class SendPhase(Enum):
     """Where a producer stands with its partition; the module says what each means."""
 
-    AWAITED = "awaited"
+    UNANSWERED = "unanswered"
     CLOSED = "closed"
     OPEN = "open"
     ENDED = "ended"
 
 
-AWAITED: Final = Phase.AWAITED
-CLOSED: Final = Phase.CLOSED
-OPEN: Final = Phase.OPEN
-ENDED: Final = Phase.ENDED
+UNANSWERED: Final = SendPhase.UNANSWERED
+CLOSED: Final = SendPhase.CLOSED
+OPEN: Final = SendPhase.OPEN
+ENDED: Final = SendPhase.ENDED
 
 
 class Whereabouts(Protocol):
@@ -139,7 +139,7 @@ class SendState:
         """Whether a message may become a block at once."""
         self._max_messages = options.max_pending_messages
 
-        self.phase = AWAITED
+        self.phase = UNANSWERED
         self.error: PulsarException | None = None
         """Why everything raises, once it has ended."""
         self.carrier: Connection | None = None
@@ -177,14 +177,14 @@ class SendState:
         """
         self.is_calling_back = False
         """Whether callbacks run now: what they send meanwhile goes out together afterwards."""
-        self._holds_turn = False
+        self._is_gathering = False
         """Whether the program's loop sends more in its present turn."""
         self._is_timed = False
         """Whether `time_passed` is to be called."""
 
     # --- the partition ----------------------------------------------------------------------------
 
-    def awaits(self, absence: WrongNode) -> None:
+    def unanswered(self, absence: WrongNode) -> None:
         """Take the partition for absent before it has answered for the first time."""
         self._absent_since_opening = absence.again()
 
@@ -215,7 +215,7 @@ class SendState:
         self.closed_at_s = self._monotonic_s()
         self._leave_for(CLOSED)
 
-    def _leave_for(self, phase: Phase) -> None:
+    def _leave_for(self, phase: SendPhase) -> None:
         """Enter a phase, unless there is nothing behind the present one."""
         if self.phase is not ENDED:
             self.phase = phase
@@ -506,7 +506,7 @@ class SendState:
             self.unconfirmed.messages
             or self.phase is not OPEN
             or self.is_calling_back
-            or self._holds_turn
+            or self._is_gathering
             or (sequence_id := self.builder.id_alone(value)) is None  # type: ignore[union-attr]
         ):
             return False
@@ -702,23 +702,23 @@ class SendState:
         They do while callbacks run, which may send more, in the turn of a loop that sends more, and while so
         many blocks are under way.
         """
-        return self.is_calling_back or self._holds_turn or self.unconfirmed.sent >= in_flight
+        return self.is_calling_back or self._is_gathering or self.unconfirmed.sent >= in_flight
 
     # --- time -------------------------------------------------------------------------------------
 
-    def holds_turn(self) -> bool:
+    def begin_gathering(self) -> bool:
         """Send together what is sent in this turn of the program's loop.
 
-        True if `turn_is_over` is to be called at its end.
+        True if `end_gathering` is to be called at its end.
         """
-        if self._holds_turn or self._is_batching:
+        if self._is_gathering or self._is_batching:
             return False
-        self._holds_turn = True
+        self._is_gathering = True
         return True
 
-    def turn_is_over(self) -> int:
+    def end_gathering(self) -> int:
         """Write what was sent in this turn of the loop."""
-        self._holds_turn = False
+        self._is_gathering = False
         return WRITE
 
     @property

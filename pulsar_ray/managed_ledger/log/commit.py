@@ -27,7 +27,7 @@ from pulsar_ray.model.message_id import Position
 
 
 class LogFiles(NamedTuple):
-    """The files that the commit thread writes.
+    """The files that the disk thread writes.
 
     Nobody else touches them while work is running.
     """
@@ -108,7 +108,7 @@ class OpenLedger:
 
 
 class Commit:
-    """One frame: `run` writes it on the commit thread.
+    """One frame: `run` writes it on the disk thread.
 
     Then the owner loop finishes or fails it.
     """
@@ -217,7 +217,7 @@ class Commit:
 
 
 class ManifestChange:
-    """`run` it on the commit thread, then finish or fail it on the owner loop."""
+    """`run` it on the disk thread, then finish or fail it on the owner loop."""
 
     def __init__(
         self,

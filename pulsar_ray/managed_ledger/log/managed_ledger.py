@@ -1,7 +1,7 @@
 """A partition's log: endless, made of ledgers, owned by one process at a time.
 
 All methods belong to the owner's loop; they touch no disk unless documented. Work is two-phase: `begin_...`
-decides and returns a piece of work, `work.run()` does the disk's part on the commit thread (one thread, in
+decides and returns a piece of work, `work.run()` does the disk's part on the disk thread (one thread, in
 the order of the begins), and `finish_...` or `fail_...` takes the outcome back. At most one append is under
 way at a time.
 """
@@ -402,7 +402,7 @@ class ManagedLedger:
 class RecordedEnd:
     """Notes in the manifest how far the log is durable, between two appends.
 
-    `run` writes the note on the commit thread; nothing has to be finished behind it. A file that is cut
+    `run` writes the note on the disk thread; nothing has to be finished behind it. A file that is cut
     before that end while nobody owns the log is then known to have lost confirmed entries (ADR 0081). The
     note is not synced: it outlasts the process, and behind a power cut nothing depends on it.
     """

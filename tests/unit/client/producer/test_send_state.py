@@ -13,7 +13,6 @@ from pulsar_ray.client.producer.message_fields import MessageFields
 from pulsar_ray.client.producer.routing import BatchTurnsRouter
 from pulsar_ray.client.producer.send_state import (
     ATTACH,
-    AWAITED,
     CLOSED,
     COMPLETE,
     ELSEWHERE,
@@ -25,6 +24,7 @@ from pulsar_ray.client.producer.send_state import (
     PATIENCE_S,
     SILENCE_S,
     TIME,
+    UNANSWERED,
     UNLIMITED,
     WAKE,
     WRITE,
@@ -158,12 +158,12 @@ def test_messages_that_callbacks_send_go_together() -> None:
 
 def test_messages_of_one_turn_of_the_loop_go_together() -> None:
     it = Sending()
-    assert [it.state.holds_turn(), it.state.holds_turn()] == [True, False]
+    assert [it.state.begin_gathering(), it.state.begin_gathering()] == [True, False]
     assert [it.send("a"), it.send("b", MessageFields("k"))] == [0, 0]
     assert not it.state.has_work()
-    assert it.state.turn_is_over() == WRITE
+    assert it.state.end_gathering() == WRITE
     assert seqs(it.write()) == [(0, 2)]
-    assert not Sending(batching_enabled=True).state.holds_turn(), "batches end by count, bytes and time"
+    assert not Sending(batching_enabled=True).state.begin_gathering(), "batches end by count, bytes and time"
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 1024, 4096, 4097, 60_000])
@@ -370,14 +370,14 @@ def test_after_its_end_everything_raises_its_reason() -> None:
 
 def test_before_the_partition_answers_nothing_is_taken() -> None:
     it = Sending(is_open=False, producer_name="given")
-    assert (it.state.phase, it.state.producer_name) == (AWAITED, "given")
-    it.state.awaits(WrongNode("its node is away"))
+    assert (it.state.phase, it.state.producer_name) == (UNANSWERED, "given")
+    it.state.unanswered(WrongNode("its node is away"))
     with pytest.raises(WrongNode, match="its node is away"):
         it.send("a")
     assert not it.state.takes_keyless
     assert [it.state.flushed(), it.state.gathered, len(it.state.unconfirmed)] == [WRITE, 0, 0]
     it.state.carrier_lost()
-    assert it.state.phase is AWAITED
+    assert it.state.phase is UNANSWERED
     assert it.open() == WRITE
     assert (it.state.phase, it.state.producer_name) == (OPEN, "maker")
     assert it.send("a") == WRITE
