@@ -122,7 +122,7 @@ class LifeRunner:
         """Why something has ended and should go on; "" if nothing has."""
         return next(iter(tuple(self._failures.values())), "")
 
-    def begin(self, work: Any, name: str = "") -> None:
+    def begin(self, work: Any, name: str = "") -> asyncio.Task[Any]:
         """Run a coroutine of this life in the background; an error is the `problem`.
 
         It stays one until work of the same name ends well; of work without a name, for ever.
@@ -130,6 +130,7 @@ class LifeRunner:
         task = self._loop.create_task(work)
         self._running.add(task)
         task.add_done_callback(partial(self._note_end, name))
+        return task
 
     def _note_end(self, name: str, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
@@ -148,7 +149,7 @@ class LifeRunner:
         await self.run(self.life.start())
         while not self.life.shipping.is_deposed:
             await asyncio.sleep(LOOK_SECONDS)
-            await self.run(self.life.look())
+            await asyncio.wait([self.begin(self.run(self.life.look()), "look")])
 
     def _advance(self) -> None:
         """Do what the life has decided."""

@@ -36,7 +36,7 @@ from pulsar_ray.journal.objects import (
     unpack_piece,
 )
 from pulsar_ray.journal.partition_state import FileState, PartitionState, apply
-from pulsar_ray.journal.reading import Walk, create, newest_index, refuse_hole, walk
+from pulsar_ray.journal.reading import Walk, create, refuse_hole, walk
 from pulsar_ray.journal.receipts import Receipts
 from pulsar_ray.journal.requests import (
     UNKNOWN,
@@ -401,7 +401,10 @@ class StoreLife:
                 self._tasks.append(self.begin(partition))
 
     def look(self) -> Task[None]:
-        """See whether an idle life was sealed, and what was decided meanwhile."""
+        """See whether an idle life was sealed, and what was decided meanwhile.
+
+        Of the stores that read the last entry before a snapshot each writes it, so nobody depends on one.
+        """
         number = self.shipping.next_number
         if self.shipping.prefix == number:
             stored = yield from ask(Get(journal_key(self.store, Place(self.life, number))))
@@ -411,6 +414,7 @@ class StoreLife:
         yield from self.catalog.read()
         self.settle()
         self._begin_untaken()
+        yield from self.catalog.snapshot()
 
     def leave(self, partition: str) -> Task[None]:
         """Wait until all is shipped of a partition that stopped, its `leave` included."""
@@ -943,7 +947,7 @@ class StoreLife:
             key = index_key(self.store, self._index_number + 1)
             other = yield from create(key, pack_index(index))
             if other is not None and unpack_index(key, other).start > index.start:
-                self._depose()  # who sealed us has cleared the journal
+                self._depose()  # it is of a later life
                 return False
             self._index_number += 1
             if other is None:
@@ -993,24 +997,3 @@ def seal(store: str, catalog: Catalog, nonce: Callable[[], bytes]) -> Task[None]
     yield from catalog.read()
     while store not in catalog.sealed:
         yield from catalog.enter(CatalogEntry(nonce(), "sealed", store=store))
-
-
-def clear(store: str, catalog: Catalog, nonce: Callable[[], bytes]) -> Task[bool]:
-    """Delete the journal of a sealed store that owns nothing, except its seal."""
-    if store not in catalog.sealed or any(e.store == store for e in catalog.owners.values()):
-        return False
-    found = yield from walk(store)
-    if not found.is_sealed:
-        return False
-    number, index = yield from newest_index(store)
-    while index.start < found.place or index.states:
-        number += 1
-        last = IndexObject(nonce(), found.place)
-        key = index_key(store, number)
-        other = yield from create(key, pack_index(last))
-        index = last if other is None else unpack_index(key, other)
-    names = yield from ask(ListKeys(journal_prefix(store)))
-    yield Delete(tuple(name for name in names if place_of(name) != found.place))
-    indexes = yield from ask(ListKeys(f"index/{store}/"))
-    yield Delete(tuple(indexes[:-1]))
-    return True

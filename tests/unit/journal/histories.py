@@ -467,7 +467,6 @@ class Controller(Process):
         super().__init__(world, node)
         self.catalog = world.catalog()
         self.absent: Counter[str] = Counter()
-        self.cleared: set[str] = set()
         self.begin(self.loop())
 
     def loop(self) -> Generator[Any, Any, None]:
@@ -475,7 +474,6 @@ class Controller(Process):
         while True:
             yield Wait(world.rng.uniform(5, 12))
             yield from self.catalog.read()
-            yield from self.catalog.snapshot()
             for partition in world.truths:
                 owner = self.catalog.owner(partition)
                 served = world.seems_served(partition, owner.store)
@@ -485,10 +483,6 @@ class Controller(Process):
                 elif self.absent[partition] > world.patience or world.rng.random() < world.suspicion:
                     self.absent[partition] = 0
                     yield from self.take_over(partition, owner)
-            owners = {p: self.catalog.owner(p).store for p in world.truths}
-            for store in sorted(world.known_owners(self.catalog) - self.cleared - set(owners.values())):
-                if (yield from store_life.clear(store, self.catalog, world.nonce)):
-                    self.cleared.add(store)
 
     def give(self, partition: str, owner: CatalogEntry) -> None:
         targets = [
@@ -734,9 +728,6 @@ class World:
     def deciding(self, partition: str) -> tuple[str, int]:
         found = [e for e in self.decided if e.kind == "owner" and e.partition == partition]
         return (found[-1].store, found[-1].term) if found else ("", 0)
-
-    def known_owners(self, catalog: Catalog) -> set[str]:
-        return set(catalog.sealed)
 
     def settled(self, since: float) -> bool:
         return all(

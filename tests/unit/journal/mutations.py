@@ -429,39 +429,6 @@ def _(patch: Patch) -> None:
     patch.setattr(StoreLife, "_told", told)
 
 
-@mutation("a seal stays for ever", "the seal is deleted with the journal")
-def _(patch: Patch) -> None:
-    clear = store_life.clear
-
-    def clear_all(store: str, catalog: Catalog, nonce: Callable[[], bytes]) -> Task[bool]:
-        is_cleared = yield from clear(store, catalog, nonce)
-        if is_cleared:
-            names = yield from ask(ListKeys(journal_prefix(store)))
-            yield Delete(tuple(names))
-        return is_cleared
-
-    patch.setattr(store_life, "clear", clear_all)
-
-
-@mutation("the catalog has the seal first", "a journal is deleted with no `sealed` entry in the catalog")
-def _(patch: Patch) -> None:
-    clear = store_life.clear
-
-    def seal(store: str, catalog: Catalog, nonce: Callable[[], bytes]) -> Task[None]:
-        yield from reading.walk(store, JournalObject(nonce(), SEALED, 0))
-        yield from catalog.read()
-
-    def clear_unentered(store: str, catalog: Catalog, nonce: Callable[[], bytes]) -> Task[bool]:
-        return (yield from clear(store, Catalog(catalog.length, catalog.owners, {store}), nonce))
-
-    def owners(self: World, catalog: Catalog) -> set[str]:
-        return {entry.store for entry in self.decided[: catalog.length] if entry.kind == "owner"}
-
-    patch.setattr(store_life, "seal", seal)
-    patch.setattr(store_life, "clear", clear_unentered)
-    patch.setattr(World, "known_owners", owners)
-
-
 @mutation("a front is shipped before files go", "segments are deleted before the record of it is shipped")
 def _(patch: Patch) -> None:
     def trim(self: Store, partition: str) -> None:

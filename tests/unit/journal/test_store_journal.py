@@ -25,7 +25,8 @@ from pulsar_ray.errors import (
     StoreSealed,
 )
 from pulsar_ray.journal import store_journal
-from pulsar_ray.journal.objects import pack_piece, piece_key
+from pulsar_ray.journal.catalog import Catalog
+from pulsar_ray.journal.objects import ENTRIES, FOLDS, SNAPSHOTS, pack_piece, piece_key
 from pulsar_ray.journal.remote_state import problem_of
 from pulsar_ray.journal.requests import Task, Wait
 from pulsar_ray.journal.shipped_disk import ShippedDisk
@@ -895,6 +896,36 @@ async def test_a_store_that_dies_before_a_partition_has_left_the_journal_serves_
     assert again.is_serving
     partition.die()
     await asyncio.to_thread(again.stop)
+
+
+def test_stores_fold_the_decisions_that_they_read(homes: tuple[Path, Path], url: str) -> None:
+    bucket = open_object_store(url)
+    journals = [started(home, url) for home in homes]
+    for journal in journals:
+        journal._life.catalog.entries_of_a_snapshot = 4
+    decided = [str(number) for number in range(1, 11)]
+    assert journals[0].adopt(decided) == decided
+    for journal in journals:
+        journal.run(lambda life: life.look())
+    until_now(lambda: len(bucket.list(ENTRIES)) == 2)
+    assert [len(bucket.list(prefix)) for prefix in (SNAPSHOTS, FOLDS)] == [1, 2]
+    counts = [(journal.status()["puts"], journal.status()["lists"]) for journal in journals]
+    for journal in journals:
+        journal.run(lambda life: life.look())
+    assert counts == [(journal.status()["puts"], journal.status()["lists"]) for journal in journals]
+    late, reads = Catalog(entries_of_a_snapshot=4), journals[1].status()["gets"]
+    journals[1].run(lambda _: late.read())
+    assert sorted(late.owners, key=int) == decided
+    assert journals[1].status()["gets"] - reads < 8
+    for journal in journals:
+        journal.stop()
+
+
+def until_now(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 @runs
