@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from pulsar_ray.actors.actor_system import ActorSystem
-from pulsar_ray.actors.stores.stores import Stores
+from pulsar_ray.actors.stores.store_actors import StoreActors
 from pulsar_ray.broker.catalog.catalog import Catalog, PartitionRow
 from pulsar_ray.broker.catalog.decisions import Decisions
 from pulsar_ray.broker.catalog.founding import CatalogOrder, check_is_ours, check_may_make, new_range
@@ -38,7 +38,7 @@ class CatalogOpening:
         self,
         data_dir: Path,
         order: CatalogOrder,
-        stores: Stores,
+        stores: StoreActors,
         system: ActorSystem,
         settings: Settings,
         on_end: Callable[[str, bool], None],

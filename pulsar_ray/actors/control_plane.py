@@ -67,15 +67,22 @@ class ControlPlane:
         self._settings = settings
         topics = self.topics = TopicRegistry(self.catalog, settings)
         self.policies = PolicyDelivery(topics, actors)
-        topic_actors = self.topic_actors = TopicActors(topics, stores, actors, settings, self.policies)
+        topic_actors = self.topic_actors = TopicActors(
+            topics, stores, actors, settings, self.policies, lambda: self.passivation
+        )
         topic_actors.find_running()
         passivation = self.passivation = Passivation(
-            topic_actors, actors, stores, SystemClock(), settings, was_restarted=was_restarted
+            topic_actors,
+            actors,
+            stores,
+            SystemClock(),
+            settings,
+            was_restarted=was_restarted,
+            remove_topic=lambda topic: self.ending.delete_topic(topic, force=False),
         )
         partitions = ChangeLogPartitions(topic_actors, stores, actors, passivation)
         logs = self._logs = ChangeLogs(self.catalog, partitions, SystemClock().now_ms)
         self.ending = TopicEnding(topic_actors, logs, passivation.parked_clients.consumers.at)
-        passivation.remove_by(partial(self.ending.delete_topic, force=False))
         leave = partial(end_deposed, "the store beside it is gone, and others ship")
         self.lost_stores = LostStores(topic_actors, stores, logs, partitions, settings, leave=leave)
         self.moves = PartitionMoves(

@@ -23,6 +23,7 @@ from pulsar_ray.actors.broker_actors import BrokerActors
 from pulsar_ray.actors.catalog_opening import CatalogOpening
 from pulsar_ray.actors.control_plane import ControlPlane
 from pulsar_ray.actors.part_calls import PartCalls, check_part_call
+from pulsar_ray.actors.stores.store_actors import StoreActors
 from pulsar_ray.actors.stores.stores import Stores
 from pulsar_ray.actors.topic_actors import look_up_again
 from pulsar_ray.broker.catalog.catalog import PartitionRow
@@ -80,7 +81,7 @@ class Controller:
         self._order = order
         self._entrance = Entrance(settings)
         self._system = system
-        self._stores = Stores(str(self._data_dir), settings, system)
+        self._store_actors = StoreActors(str(self._data_dir), settings, system)
         self._actors = BrokerActors(settings, system)
         self._plane: ControlPlane | None = None
         self._probing: dict[str, asyncio.Task[bool]] = {}
@@ -97,33 +98,32 @@ class Controller:
 
     async def ready(self) -> dict[str, Any]:
         """Wait until the broker serves. Raises what is wrong with the data directory, typed."""
-        await self._serving()
-        membership = self._stores.membership
-        assert membership is not None
+        plane = await self._serving()
+        membership, stores = plane.membership, plane.stores
         return {
             "pid": os.getpid(),
             "data_dir": str(self._data_dir),
             "cluster_id": membership.catalog.identity.cluster_id,
             "catalog_host": membership.catalog_host,
-            "stores": sorted(self._stores.present),
+            "stores": sorted(stores.present),
             "expected_stores": membership.catalog.expected_stores,
-            "refused_stores": list(self._stores.refused.values()),
-            "away_stores": membership.away(self._stores.present),
-            "unknown_partitions": [each for found in self._stores.unknown.values() for each in found],
+            "refused_stores": list(stores.refused.values()),
+            "away_stores": membership.away(stores.present),
+            "unknown_partitions": [each for found in stores.unknown.values() for each in found],
             "settings": self._settings.described(),
         }
 
     async def _open(self) -> None:
         began_s = time.monotonic()
         here = self._own.node_id
-        own = await self._stores.describe(here, make=self._order.kind != "open")
+        own = await self._store_actors.describe(here, make=self._order.kind != "open")
         must_end = partial(self._must_end, asyncio.get_running_loop())
         opening = CatalogOpening(
-            self._data_dir, self._order, self._stores, self._system, self._settings, must_end
+            self._data_dir, self._order, self._store_actors, self._system, self._settings, must_end
         )
         catalog = await opening.open(own)
         is_founding = self._order.kind == "found" and not own["identity"].cluster_id
-        membership = self._stores.membership = Membership(
+        membership = Membership(
             catalog,
             catalog_store_id=own["store_id"],
             catalog_host=own["host"],
@@ -132,14 +132,15 @@ class Controller:
             takes_empty=is_founding or self._settings.allow_new_stores,
             has_change_logs=catalog.change_logs.is_known(system_change_log().full),
         )
-        await self._stores.find()
+        stores = Stores(self._store_actors, membership, self._settings, self._system)
+        await stores.find()
         membership.takes_empty = self._settings.allow_new_stores
-        if own["store_id"] not in self._stores.known:
-            refusal = self._stores.refused.get(here, {}).get("reason", "it did not answer")
+        if own["store_id"] not in stores.known:
+            refusal = stores.refused.get(here, {}).get("reason", "it did not answer")
             raise ServiceUnitNotReady(f"the store beside the catalog is not there: {refusal}")
         plane = self._plane = ControlPlane(
             membership,
-            self._stores,
+            stores,
             self._actors,
             self._settings,
             was_restarted=self._own.was_restarted,
@@ -147,7 +148,7 @@ class Controller:
         )
         # Before anybody is served: a change may have been made that this catalog does not know.
         await plane.caught_up(CATCH_UP_S)
-        away = sum(store["partitions"] for store in membership.away(self._stores.known))
+        away = sum(store["partitions"] for store in membership.away(stores.known))
         event(
             logger,
             "serves, %s, within %.2f s: cluster %s, %d topics, %d stores, %d partitions away, catalog on %s",
@@ -155,7 +156,7 @@ class Controller:
             time.monotonic() - began_s,
             catalog.identity.cluster_id,
             catalog.count_topics(),
-            len(self._stores.known),
+            len(stores.known),
             away,
             membership.catalog_host,
         )
@@ -200,8 +201,8 @@ class Controller:
             if was_open:
                 topics.begin_again(name)
             if create and not topics.is_known(name):
-                await self._stores.reserve_numbers(max(topics.auto_partitions(name), 1))
-            rows = topics.resolve(name, create=create, stores=self._stores.for_new_partitions)
+                await plane.stores.reserve_numbers(max(topics.auto_partitions(name), 1))
+            rows = topics.resolve(name, create=create, stores=plane.stores.for_new_partitions)
             return await self._started(plane, rows)
 
         return await look_up_again(look_up)
@@ -221,11 +222,12 @@ class Controller:
 
     async def create_topic(self, topic: str, partitions: int) -> None:
         """Create a topic; 0 partitions is an unpartitioned one. Raises NotAllowedError if it exists."""
-        topics = (await self._serving()).topics
+        plane = await self._serving()
+        topics = plane.topics
         # Of an earlier call that was told to try again nobody can say yet whether there is such a topic.
         await topics.catalog.settled()
-        await self._stores.reserve_numbers(max(partitions, 1))
-        topics.create(TopicName.parse(topic), partitions, self._stores.for_new_partitions)
+        await plane.stores.reserve_numbers(max(partitions, 1))
+        topics.create(TopicName.parse(topic), partitions, plane.stores.for_new_partitions)
         await topics.catalog.settled()
 
     async def prepare_partitions(self, topic: str, partitions: int) -> list[RouteFields]:
@@ -236,7 +238,7 @@ class Controller:
         May be repeated. Raises TopicNotFound, NotAllowedError unless a partitioned topic would grow.
         """
         plane = await self._serving()
-        name, stores = TopicName.parse(topic), self._stores
+        name, stores = TopicName.parse(topic), plane.stores
         await stores.reserve_numbers(max(partitions, 1))
         rows = plane.topics.prepare_partitions(name, partitions, stores.for_new_partitions)
         await plane.catalog.settled()
@@ -325,9 +327,10 @@ class Controller:
 
     async def heartbeats(self) -> list[tuple[str, str, str]]:
         """Return (store id, host, heartbeat topic) of every store that is there; makes missing topics."""
-        topics = (await self._serving()).topics
-        stores = list(self._stores.known.items())
-        await self._stores.reserve_numbers(len(stores))
+        plane = await self._serving()
+        topics = plane.topics
+        stores = list(plane.stores.known.items())
+        await plane.stores.reserve_numbers(len(stores))
         found = [(store_id, store["host"], topics.heartbeat(store_id).full) for store_id, store in stores]
         await topics.catalog.settled(*(topic for _, _, topic in found))
         return found
@@ -528,4 +531,4 @@ class Controller:
             self._watcher.cancel()
         if self._plane is not None:
             await self._plane.close()
-        self._stores.end()
+        self._store_actors.end_all()

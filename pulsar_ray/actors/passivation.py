@@ -72,8 +72,12 @@ class Passivation:
         settings: Settings,
         *,
         was_restarted: bool,
+        remove_topic: Callable[[str], Awaitable[None]],
     ) -> None:
-        """`was_restarted`: a controller before this one may have signalled clients."""
+        """`was_restarted`: a controller before this one may have signalled clients.
+
+        `remove_topic` deletes a topic that nobody has used for as long as its policies say.
+        """
         self._served = served
         self._actors = actors
         self._stores = stores
@@ -91,12 +95,9 @@ class Passivation:
         self._duties: set[asyncio.Task[None]] = set()
         self._elections: set[asyncio.Task[None]] = set()
         self.parked_clients = ParkedClients(self._is_awake, self._elect)
-        self._remove_topic: Callable[[str], Awaitable[None]]
+        self._remove_topic = remove_topic
         self._wanted = WantedTopics(clock.monotonic_ms())
-        served.left_consumers = self.parked_clients.consumers.take_left
         self._told_stores: set[Any] = set()
-        served.when_started = self._started
-        served.when_removed = self._wake_parked
 
     # --- starting ---------------------------------------------------------------------------------
 
@@ -125,7 +126,7 @@ class Passivation:
         for partition in partitions:
             if partition in self._on_duty:
                 self._on_duty.discard(partition)
-                self._wake_parked(partition)
+                self.wake_parked(partition)
         return begin()
 
     async def _settled(self, partitions: Sequence[str]) -> None:
@@ -133,10 +134,6 @@ class Passivation:
             await asyncio.wait(leaving)
 
     # --- topics that nobody uses --------------------------------------------------------------------
-
-    def remove_by(self, remove_topic: Callable[[str], Awaitable[None]]) -> None:
-        """Have topics deleted that nobody has used for as long as their policies say."""
-        self._remove_topic = remove_topic
 
     def _is_wanted(self, partition: str) -> bool:
         is_asked_for = self._wanted.is_wanted(partition, self._clock.monotonic_ms())
@@ -243,7 +240,7 @@ class Passivation:
             logger.error("a leave of %s failed", partition, exc_info=error)
         if partition_name(partition) in self._actors.handles:
             # It stays: clients whose dispatchers have left all the same attach again.
-            self._wake_parked(partition)
+            self.wake_parked(partition)
             # Others may have reported meanwhile.
             self._let_go(partition)
 
@@ -436,9 +433,10 @@ class Passivation:
                 departure = Departure(partition, (), group.actor, with_clients=False)
                 await asyncio.wait((self._begin_leave(departure, 0),))
 
-    def _started(self, partition: str) -> None:
+    def has_started(self, partition: str) -> None:
+        """See Sleepers."""
         if partition not in self._on_duty:
-            self._wake_parked(partition)
+            self.wake_parked(partition)
 
     # --- parked clients ---------------------------------------------------------------------------
 
@@ -454,14 +452,19 @@ class Passivation:
         self._parked_dispatchers.forget(partition)
         return True
 
-    def _wake_parked(self, partition: str) -> None:
+    def left_consumers(self, dispatcher: str) -> tuple[int, ...]:
+        """See Sleepers."""
+        return self.parked_clients.consumers.take_left(dispatcher)
+
+    def wake_parked(self, partition: str) -> None:
+        """See Sleepers."""
         self._parked_dispatchers.signalled(partition, self._clock.monotonic_ms())
         self.parked_clients.wake(partition)
 
     def _wake_also_late(self, partition: str) -> None:
         """Wake parked clients, also those that ask only in a while."""
         self._parked_dispatchers.unsignalled(partition, self._clock.monotonic_ms())
-        self._wake_parked(partition)
+        self.wake_parked(partition)
 
     def subscription_gone(self, partition: str) -> None:
         """Have parked consumers attach again, those of a removed subscription to be told of that.

@@ -8,7 +8,7 @@ import dataclasses
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pulsar_ray.actors.actor_system import ActorKind
 from pulsar_ray.actors.broker_actors import BrokerActors
@@ -53,6 +53,20 @@ async def look_up_again(look_up: Callable[[], Awaitable[T]]) -> T:
     return await look_up()
 
 
+class Sleepers(Protocol):
+    """Knows which partitions sleep, and which clients wait for them."""
+
+    def has_started(self, partition: str) -> None:
+        """Heed that a partition's actor is created."""
+
+    def wake_parked(self, partition: str) -> None:
+        """Wake the parked clients of a partition that is gone or begins anew."""
+
+    def left_consumers(self, dispatcher: str) -> tuple[int, ...]:
+        """Return once the consumers that a dispatcher of this name need not wait for."""
+        ...
+
+
 class TopicActors:
     """Belongs to the controller. `dispatchers` are (partition, subscription, durable) by actor name."""
 
@@ -63,7 +77,9 @@ class TopicActors:
         actors: BrokerActors,
         settings: Settings,
         policies: PolicyDelivery,
+        sleepers: Callable[[], Sleepers],
     ) -> None:
+        """`sleepers` returns what is made later and told of what comes and goes."""
         self.topics = topics
         self._policies = policies
         self._stores = stores
@@ -72,12 +88,7 @@ class TopicActors:
         self.dispatchers: dict[str, tuple[str, str, bool]] = {}
         self.trackers: dict[str, tuple[str, str]] = {}
         """(partition, subscription) of the trackers that run, by actor name; without one what compacts it."""
-        self.when_started: Callable[[str], None] = lambda _: None
-        """Called with the name of each partition whose actor is created."""
-        self.when_removed: Callable[[str], None] = lambda _: None
-        """Called with the name of each partition that is no more, or begins anew."""
-        self.left_consumers: Callable[[str], tuple[int, ...]] = lambda _: ()
-        """Gives the consumers that a dispatcher of this name need not wait for."""
+        self._sleepers = sleepers
 
     def find_running(self) -> None:
         """After a restart of this actor: the partitions and dispatchers that run already."""
@@ -164,7 +175,7 @@ class TopicActors:
         args = (directory, identity, store["store_id"], self._settings, row.has_ledger, update)
         handle = self._actors.create(ActorKind.PARTITION, name, store, *args)
         self._policies.created(name, update)
-        self.when_started(row.name)
+        self._sleepers().has_started(row.name)
         return handle
 
     def _as_it_is(self, row: PartitionRow) -> PartitionRow:
@@ -200,8 +211,7 @@ class TopicActors:
                 "was not found when the catalog was made anew: start its node and run `pulsar-ray stop` and "
                 "`pulsar-ray start --rebuild-catalog`"
             )
-        membership = self._stores.membership
-        host, path = membership.catalog.stores().get(row.store_id, ("", "")) if membership else ("", "")
+        host, path = self.topics.catalog.stores().get(row.store_id, ("", ""))
         place = f", last seen on {host} in {path}" if host else ""
         return (
             f"lives in store {row.store_id}, which no running node holds{place}: start its node again, or "
@@ -218,7 +228,7 @@ class TopicActors:
         """End partitions that the catalog has forgotten, and delete what their stores have of them."""
         for row in rows:
             self.end(row)
-            self.when_removed(row.name)
+            self._sleepers().wake_parked(row.name)
             if TopicName.parse(row.name).is_persistent and row.store_id in self._stores.known:
                 await self._stores.known[row.store_id]["handle"].call("remove", row.number)
 
@@ -277,7 +287,9 @@ class TopicActors:
             )
             store = self._store_to_start_beside(row)
             self._actors.check_room(store, 1)
-            request = dataclasses.replace(request, create=may_create, left=self.left_consumers(name))
+            request = dataclasses.replace(
+                request, create=may_create, left=self._sleepers().left_consumers(name)
+            )
             update = self._policies.update_for(row.topic)
             self._actors.create(ActorKind.DISPATCHER, name, store, request, self._settings, update)
             self._policies.created(name, update)

@@ -54,7 +54,6 @@ class LostStores:
         that holds the catalog, or that nobody knows.
         """
         membership = self._stores.membership
-        assert membership is not None
         known = self._catalog.stores()
         if store_id not in known and store_id not in self._catalog.partitions_per_store():
             raise NotAllowedError(f"there is no store {store_id}: `pulsar-ray nodes` lists all of them")
@@ -232,7 +231,6 @@ class LostStores:
     def look(self, now: float) -> None:
         """Take over stores that have been away for long, one at a time."""
         membership = self._stores.membership
-        assert membership is not None
         for store_id in self._stores.take_sealed():
             # Nobody may work in its directory when that becomes a new store.
             self._served.end_beside(store_id)

@@ -29,7 +29,6 @@ class RestingStores:
     async def look(self, ready: Collection[str], now_s: float) -> None:
         """End those that have been empty for long enough, and beside which nothing runs."""
         membership = self._stores.membership
-        assert membership is not None
         wanted = membership.catalog.drained_stores() & self._stores.known.keys()
         wanted.discard(membership.catalog_store_id)
         empty = [each for each in ready if each in wanted and not self._actors.beside(each)]

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from pulsar_ray.actors.actor_system import ActorHandle, ActorKind, ActorSystem
+from pulsar_ray.actors.actor_system import ActorHandle, ActorSystem
+from pulsar_ray.actors.stores.store_actors import StoreActors
 from pulsar_ray.actors.stores.storeless_nodes import StorelessNodes
 from pulsar_ray.broker.catalog.membership import Membership
 from pulsar_ray.broker.catalog.node_losses import Room
@@ -18,11 +19,9 @@ from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import NotConnected, PulsarException, ServiceUnitNotReady, StoreSealed, Timeout
 from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity
-from pulsar_ray.transport.actor_names import store_name
 
 logger = logging.getLogger(__name__)
 
-START_DEADLINE_S = 50.0
 PROBE_DEADLINE_S = 7.0
 NUMBERS_AHEAD = 64
 """Topics that are created together share one durable write in every store."""
@@ -30,7 +29,6 @@ RECORD_DEADLINE_S = 7.0
 DISK_DEADLINE_S = 2.0
 ROOM_DEADLINE_S = 5.0
 FIND_WAIT_S = 20.0
-RETRY_S = 0.1
 THERE, SILENT, SEALED, GONE = "there", "silent", "sealed", "gone"
 
 
@@ -42,11 +40,13 @@ class Stores:
     that the catalog lacks, by store.
     """
 
-    def __init__(self, data_dir: str, settings: Settings, system: ActorSystem) -> None:
-        self._data_dir = data_dir
+    def __init__(
+        self, actors: StoreActors, membership: Membership, settings: Settings, system: ActorSystem
+    ) -> None:
+        self.membership = membership
+        self._actors = actors
         self._system = system
         self._settings = settings
-        self._handles: dict[str, ActorHandle] = {}
         self._draining: set[str] = set()
         self.known: dict[str, dict[str, Any]] = {}
         self.resting: dict[str, dict[str, Any]] = {}
@@ -56,40 +56,9 @@ class Stores:
         self.silent: set[str] = set()
         """Of the known ones, these did not answer when they were last probed."""
         self._sealed: set[str] = set()
-        self.membership: Membership | None = None
         self._recording = asyncio.Lock()
         self._finding: dict[str, asyncio.Task[None]] = {}
         self._storeless = StorelessNodes()
-
-    async def describe(self, node_id: str, *, make: bool = False) -> dict[str, Any]:
-        """Describe the store of a node, with its `handle`.
-
-        With `make` an empty directory becomes one.
-
-        Raises what is wrong with its directory, or Timeout.
-        """
-        handle = self._handle(node_id)
-        described = await _described(handle, f"the store on node {node_id[:8]}")
-        if described["path"] != self._data_dir:
-            # Of a broker that was killed, and had another directory.
-            logger.warning("ending a store of %s that was left behind", described["path"])
-            await asyncio.to_thread(self._handles.pop(node_id).kill)
-            raise NotConnected(f"the store on node {node_id[:8]} is replaced")
-        if described["identity"] is None and make:
-            described = await handle.call("describe", True, within_s=RECORD_DEADLINE_S)
-        return {**described, "handle": handle}
-
-    def _handle(self, node_id: str) -> ActorHandle:
-        if node_id not in self._handles:
-            self._handles[node_id] = self._system.create(
-                ActorKind.STORE,
-                store_name(node_id[:8]),
-                node_id,
-                self._data_dir,
-                self._settings,
-                self._system,
-            )
-        return self._handles[node_id]
 
     def look_for_draining(self) -> None:
         """Ask Ray which nodes it drains."""
@@ -110,7 +79,7 @@ class Stores:
 
     def drained(self) -> set[str]:
         """Return the ids of stores that Ray or somebody wants to become empty."""
-        wanted = set() if self.membership is None else self.membership.catalog.drained_stores()
+        wanted = self.membership.catalog.drained_stores()
         by_ray = {store_id for store_id, store in self.known.items() if self.is_draining(store)}
         return (wanted & self.present.keys()) | by_ray
 
@@ -126,7 +95,7 @@ class Stores:
         """
         store = self.known.pop(store_id)
         self.silent.discard(store_id)
-        self._handles.pop(store["node_id"], None)
+        self._actors.forget(store["node_id"])
         self.resting[store["node_id"]] = {
             name: store[name] for name in ("store_id", "host", "path", "node_id")
         }
@@ -138,7 +107,7 @@ class Stores:
 
         Those are forgotten whose nodes have left.
         """
-        wanted = set() if self.membership is None else self.membership.catalog.drained_stores()
+        wanted = self.membership.catalog.drained_stores()
         for node_id, store in list(self.resting.items()):
             if node_id not in hosts:
                 self._say_gone(store, "its node has left the cluster")
@@ -167,9 +136,9 @@ class Stores:
         to start is taken in later.
         """
         hosts = self._system.hosts()
-        for handles in (self._handles, self.refused):
-            for node_id in set(handles) - set(hosts):
-                del handles[node_id]
+        self._actors.keep(hosts)
+        for node_id in self.refused.keys() - hosts.keys():
+            del self.refused[node_id]
         for store_id, store in list(self.known.items()):
             if store["node_id"] not in hosts:
                 del self.known[store_id]
@@ -179,8 +148,7 @@ class Stores:
         # A store's actor would not be started on a node that Ray drains.
         missing = set(hosts) - {store["node_id"] for store in self.present.values()} - self._draining
         self._storeless.keep(missing)
-        membership = self.membership
-        if membership is None or len(self.present) >= membership.catalog.expected_stores:
+        if len(self.present) >= self.membership.catalog.expected_stores:
             missing -= self._storeless.left_alone(asyncio.get_running_loop().time())
         for node_id in missing - set(self._finding):
             task = asyncio.get_running_loop().create_task(self._find_on(node_id, hosts[node_id]))
@@ -188,19 +156,17 @@ class Stores:
             task.add_done_callback(partial(self._found, node_id))
         if self._finding:
             await asyncio.wait(list(self._finding.values()), timeout=FIND_WAIT_S)
-        if self.membership is not None:
-            # Behind the search: at its start a controller knows no store yet, and would note all as absent.
-            self.membership.observe(self.present, SystemClock().now_ms())
+        # Behind the search: at its start a controller knows no store yet, and would note all as absent.
+        self.membership.observe(self.present, SystemClock().now_ms())
 
     def _found(self, node_id: str, _: asyncio.Task[None]) -> None:
         self._finding.pop(node_id, None)
 
     async def _find_on(self, node_id: str, host: str) -> None:
         membership = self.membership
-        assert membership is not None
         is_lost = True
         try:
-            described = await self.describe(node_id)
+            described = await self._actors.describe(node_id)
             reason = membership.refusal(described)
             if not reason:
                 await self._take_in(membership, described)
@@ -211,7 +177,7 @@ class Stores:
             reason = str(error)
             if isinstance(error, StoreSealed):
                 places = membership.catalog.stores().items()
-                self._sealed |= {each for each, place in places if place == (host, self._data_dir)}
+                self._sealed |= {each for each, place in places if place == (host, self._actors.data_dir)}
         if node_id not in self._system.hosts():
             return
         if self.refused.get(node_id, {}).get("reason") != reason:
@@ -219,18 +185,17 @@ class Stores:
         self.refused[node_id] = {
             "node_id": node_id,
             "host": host,
-            "path": self._data_dir,
+            "path": self._actors.data_dir,
             "reason": reason,
             "is_lost": is_lost,
         }
         if not is_lost:
             self._storeless.found(node_id, asyncio.get_running_loop().time())
-            if (handle := self._handles.pop(node_id, None)) is not None:
-                await asyncio.to_thread(handle.kill)
+            await self._actors.end(node_id)
 
     async def _take_in(self, membership: Membership, described: dict[str, Any]) -> None:
         if described["identity"] is None:
-            described = await self.describe(described["node_id"], make=True)
+            described = await self._actors.describe(described["node_id"], make=True)
         membership.take_in(described)
         async with self._recording:
             await self._record(membership, described)
@@ -251,7 +216,6 @@ class Stores:
 
     def _say_gone(self, store: dict[str, Any], reason: str) -> None:
         membership = self.membership
-        assert membership is not None
         event(
             logger,
             "store %s on %s (%s) is gone with %d partitions: %s",
@@ -303,7 +267,6 @@ class Stores:
         granted are left out once the controller begins anew.
         """
         membership = self.membership
-        assert membership is not None
 
         def needed() -> int:
             return membership.catalog.last_number + count + 1
@@ -316,7 +279,6 @@ class Stores:
     async def record_change_logs(self) -> None:
         """Record in every store, before the first is appended to, that there are change logs."""
         membership = self.membership
-        assert membership is not None
         async with self._recording:
             if not membership.has_change_logs:
                 membership.has_change_logs = True
@@ -356,7 +318,7 @@ class Stores:
         store = self.known.pop(store_id, None)
         self.silent.discard(store_id)
         if store is not None:
-            self._handles.pop(store["node_id"], None)
+            self._actors.forget(store["node_id"])
             self._say_gone(store, reason)
 
     def take_sealed(self) -> set[str]:
@@ -366,14 +328,12 @@ class Stores:
 
     def absent(self) -> list[str]:
         """Return the ids of stores with partitions that do not answer."""
-        assert self.membership is not None
         away = self.membership.away(self.present.keys() - self.silent)
         return [store["store_id"] for store in away if store["store_id"]]
 
     async def nodes(self) -> list[dict[str, Any]]:
         """Describe the nodes as `Membership.nodes`, with the disks of those whose stores answer."""
         membership = self.membership
-        assert membership is not None
         known = dict(self.known)
         disks = dict(zip(known, await asyncio.gather(*map(_disk, known.values())), strict=True))
         self._storeless.look_again()  # somebody may have made a store just now, and wants to see it
@@ -386,7 +346,6 @@ class Stores:
 
     async def rooms(self, handles: Mapping[str, ActorHandle]) -> dict[str, Room]:
         """Return what stores have already, and whether their disks have room."""
-        assert self.membership is not None
         counts = self.membership.catalog.partitions_per_store()
         disks = {}
         for store_id, handle in handles.items():
@@ -400,11 +359,6 @@ class Stores:
             for store_id, (free, level) in disks.items()
         }
 
-    def end(self) -> None:
-        """End all of them, refused ones too."""
-        for handle in self._handles.values():
-            handle.kill()
-
 
 _TOLD_OF_NODES = ("freeBytes", "totalBytes", "remoteLagSeconds", "remoteWaitingBytes")
 
@@ -417,27 +371,6 @@ async def _disk(store: dict[str, Any]) -> dict[str, Any]:
     except PulsarException as error:
         return {"state": "silent", "reason": error.text}
     return {name: told[name] for name in _TOLD_OF_NODES}
-
-
-async def _described(handle: ActorHandle, what: str) -> dict[str, Any]:
-    """Describe a store, waiting while it starts or restarts.
-
-    Raises its refusal, or Timeout.
-    """
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + START_DEADLINE_S
-    while True:
-        try:
-            described: dict[str, Any] = await handle.call("describe", within_s=PROBE_DEADLINE_S)
-            return described
-        except Timeout:
-            if handle.is_running():
-                logger.warning("%s does not answer: killing it", what)
-                await asyncio.to_thread(handle.crash)
-        except NotConnected:
-            await asyncio.sleep(RETRY_S)
-        if loop.time() > deadline:
-            raise Timeout(f"{what} did not start within {START_DEADLINE_S:.0f} s")
 
 
 async def _probe(store: dict[str, Any]) -> str:

@@ -37,7 +37,6 @@ async def gather_facts(
     `takeover_of` says what is done about a store that is away, `draining_of` why one is not empty yet.
     """
     membership = stores.membership
-    assert membership is not None
     known = dict(stores.known)
     handles = {name: handle for name, handle in actors.handles.items() if parse_tracker_name(name) is None}
     of_stores, of_actors = await asyncio.gather(

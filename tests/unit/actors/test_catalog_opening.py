@@ -10,7 +10,7 @@ import pytest
 
 from pulsar_ray.actors.actor_system import ActorKind
 from pulsar_ray.actors.catalog_opening import CatalogOpening
-from pulsar_ray.actors.stores.stores import Stores
+from pulsar_ray.actors.stores.store_actors import StoreActors
 from pulsar_ray.broker.catalog.catalog import Catalog
 from pulsar_ray.broker.catalog.founding import CatalogOrder
 from pulsar_ray.config import Settings
@@ -64,14 +64,14 @@ def rebuilt(
 
     system = LocalActors(lambda *_: None)
     system.nodes = {name: f"host of {name}" for name in stores}
-    opening = Stores("data", Settings(), system)
+    opening = StoreActors("data", Settings(), system)
     monkeypatch.setattr(opening, "describe", describe)
     order = CatalogOrder("head", "rebuild", "c", "g2")
     own = described[next(iter(stores))]
     return asyncio.run(opened(tmp_path, order, opening, system).open(own))
 
 
-def opened(path: Path, order: CatalogOrder, stores: Stores, system: LocalActors) -> CatalogOpening:
+def opened(path: Path, order: CatalogOrder, stores: StoreActors, system: LocalActors) -> CatalogOpening:
     return CatalogOpening(path, order, stores, system, Settings(), lambda reason, is_deposed: None)
 
 

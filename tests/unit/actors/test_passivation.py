@@ -186,8 +186,23 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 def controller_part(
     world: World, clock: ManualClock | None = None, *, was_restarted: bool = False
 ) -> Passivation:
+    async def remove(topic: str) -> None:
+        world.log.append(f"delete {topic}")
+        await asyncio.sleep(0)
+        del world.rows[topic]
+
     stub: Any = world
-    return Passivation(stub, stub, stub, clock or ManualClock(), Settings(), was_restarted=was_restarted)
+    part = Passivation(
+        stub,
+        stub,
+        stub,
+        clock or ManualClock(),
+        Settings(),
+        was_restarted=was_restarted,
+        remove_topic=remove,
+    )
+    world.when_started, world.left_consumers = part.has_started, part.left_consumers
+    return part
 
 
 async def unused_topics(world: World) -> Passivation:
@@ -195,13 +210,6 @@ async def unused_topics(world: World) -> Passivation:
     clock = ManualClock()
     part = controller_part(world, clock)
     clock.advance(WANTED_MS + 1)
-
-    async def remove(topic: str) -> None:
-        world.log.append(f"delete {topic}")
-        await asyncio.sleep(0)
-        del world.rows[topic]
-
-    part.remove_by(remove)
     return part
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pulsar_ray.actors.stores.resting_stores import REST_AFTER_S, RestingStores
+from pulsar_ray.actors.stores.store_actors import StoreActors
 from pulsar_ray.actors.stores.stores import NUMBERS_AHEAD, Stores
 from pulsar_ray.broker.catalog.catalog import Catalog
 from pulsar_ray.broker.catalog.membership import Membership
@@ -121,9 +122,7 @@ def run(*steps: Any) -> None:
 
 
 def new_stores(nodes: Nodes, membership: Membership) -> Stores:
-    stores = Stores("data", Settings(), nodes)
-    stores.membership = membership
-    return stores
+    return Stores(StoreActors("data", Settings(), nodes), membership, Settings(), nodes)
 
 
 def test_a_node_that_comes_back_under_another_id_brings_its_store_along(
@@ -211,17 +210,16 @@ def test_a_refused_store_is_taken_in_once_it_is_mended(
     run(stores.find)
     assert stores.refused == {}
     assert sorted(stores.known) == ["store-1", "store-2"]
-    stores.end()
-    assert nodes.actors == {}
 
 
 def test_refused_stores_are_ended_too(nodes: Nodes, membership: Membership) -> None:
-    stores = new_stores(nodes, membership)
+    actors = StoreActors("data", Settings(), nodes)
+    stores = Stores(actors, membership, Settings(), nodes)
     nodes.disks["worker"].identity = StoreIdentity("store-2", cluster_id="other")
     asyncio.run(stores.find())
     assert list(stores.known) == ["store-1"]
     assert nodes.disks["worker"].identity.cluster_id == "other", "it is left as it is"
-    stores.end()
+    actors.end_all()
     assert nodes.actors == {}
 
 
