@@ -240,8 +240,8 @@ class ConsumerCore:
                 is_acknowledged = head is not None and head.source.is_acknowledged(head)
                 if head is None or not (is_acknowledged or head.source.is_deleted(head)):
                     return bool(self._read_errors) or not self.queue.is_empty
-                self.queue.deliveries.popleft()
                 if is_acknowledged:
+                    self.queue.deliveries.popleft()
                     head.source.consumed += head.rows.bit_count()
             if is_acknowledged:
                 head.source.report_consumed()
@@ -360,7 +360,8 @@ class ConsumerCore:
                     self.check()
                     if self._mover is not None:
                         self._leave_to_mover()
-                    delivery = queue.deliveries.popleft() if queue.deliveries else None
+                    # It waits there until it is decoded, where a rewind or an attachment finds it.
+                    delivery = queue.deliveries[0] if queue.deliveries else None
                     if delivery is None and self._standing:
                         raise self._standing.pop(next(iter(self._standing)))
             if delivery is not None:
@@ -406,18 +407,14 @@ class ConsumerCore:
         try:
             block = source.decode(delivery)
         except AWAY:
-            # It is asked for again with the next receive.
-            with self.lock:
-                if delivery.generation >= source.generation:
-                    self.queue.deliveries.appendleft(delivery)
-            raise
+            raise  # It is asked for again with the next receive.
         except PulsarException as error:
             # Deliveries behind it can still be received.
             if source.comes_again(delivery, error) or source.leave_out(delivery, error):
                 return None
             raise
         with self.lock:
-            if delivery.generation < source.generation:
+            if not self.queue.take(delivery):
                 return None
             may_repeat = source.may_repeat(delivery.redelivery_count)
             if block.message_count == 1 and not (block.is_batch or may_repeat):

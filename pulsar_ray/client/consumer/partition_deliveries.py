@@ -588,10 +588,10 @@ class PartitionDeliveries:
         if directory.exists():
             return False
         with self._lock:
-            if str(directory) != self._directory or delivery.generation != self.generation:
-                return False
-            self._target.queue.deliveries.appendleft(delivery)
-            self._give_up_from(delivery)
+            if self._target.queue.is_next(delivery):  # not dropped meanwhile
+                if str(directory) != self._directory:
+                    return False
+                self._give_up_from(delivery)
         return True
 
     def leave_out(self, delivery: QueuedDelivery, error: PulsarException) -> bool:
@@ -605,7 +605,7 @@ class PartitionDeliveries:
             # Before the credit: for that, the dispatcher would send more of the block.
             is_known = not self.unreadable.met(delivery)
         with self._lock:
-            if delivery.generation == self.generation:
+            if self._target.queue.take(delivery):
                 self.consumed += delivery.rows.bit_count()
         self.report_consumed()
         place = delivery.key if self.is_stored else (-1, -1)

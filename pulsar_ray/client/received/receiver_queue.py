@@ -210,6 +210,17 @@ class ReceiverQueue:
             return None
         return self.deliveries[0]
 
+    def is_next(self, delivery: QueuedDelivery) -> bool:
+        """Whether a delivery still waits before all others; those that were dropped do not."""
+        return bool(self.deliveries) and self.deliveries[0] is delivery
+
+    def take(self, delivery: QueuedDelivery) -> bool:
+        """Remove the next delivery, unless it was dropped meanwhile and counts as consumed."""
+        is_next = self.is_next(delivery)
+        if is_next:
+            self.deliveries.popleft()
+        return is_next
+
     def clear(self) -> None:
         """Forget everything."""
         self.messages = iter(())

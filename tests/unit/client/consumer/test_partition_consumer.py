@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.client.options.policies import ConsumerEventListener
+from pulsar_ray.client.received.received_block import ReceivedBlock
+from pulsar_ray.client.received.receiver_queue import QueuedDelivery
 from pulsar_ray.errors import SessionLost, SubscriptionNotFound, Timeout
 from pulsar_ray.lane.progress_page import CounterView
 from pulsar_ray.model.enums import ConsumerType, SubscriptionMode
@@ -234,6 +237,53 @@ def test_it_is_opened_again_with_the_same_incarnation_and_its_first_epoch() -> N
     assert isinstance(request, OpenConsumer)
     assert request.incarnation == partition.open_request(2).incarnation
     assert request.joined == EPOCH
+
+
+def while_decoded(partition: PartitionConsumer, act: Callable[[], object]) -> None:
+    """Do something while the next delivery is decoded."""
+    decode = partition.deliveries.decode
+
+    def acting(delivery: QueuedDelivery) -> ReceivedBlock:
+        partition.deliveries.decode = decode
+        act()
+        return decode(delivery)
+
+    partition.deliveries.decode = acting
+
+
+def test_messages_that_are_being_decoded_count_as_received_at_a_new_dispatcher() -> None:
+    core = core_of(receiver_queue_size=1)
+    partition, _ = open_partition(core)
+    deliver(partition, 1, b"a")
+    counted: list[int] = []
+    while_decoded(partition, lambda: counted.append(partition.open_request(9).received_messages))
+    assert core.receive(0.0).data() == b"a"
+    assert counted == [1]
+
+
+def test_messages_that_are_dropped_while_they_are_decoded_leave_their_room_to_others() -> None:
+    core = core_of(receiver_queue_size=1)
+    partition, link = open_partition(core)
+    deliver(partition, 1, b"a")
+    rewound = ConsumerOpened(0, "c", EPOCH, resumed=True, generation=1)
+    while_decoded(partition, lambda: partition.opened(rewound))
+    with pytest.raises(Timeout):
+        core.receive(0.0)
+    assert link.credits == [1, 2]
+    deliver(partition, 2, b"a", generation=1, entry_id=0)
+    assert core.receive(0.0).data() == b"a"
+
+
+@pytest.mark.parametrize("consumer_type", [ConsumerType.Exclusive, ConsumerType.Shared])
+def test_messages_that_are_to_come_again_are_not_handed_out_because_they_are_being_decoded(
+    consumer_type: ConsumerType,
+) -> None:
+    core = core_of(consumer_type=consumer_type)
+    partition, _ = open_partition(core)
+    deliver(partition, 1, b"a")
+    while_decoded(partition, partition.redeliver_unacknowledged)
+    with pytest.raises(Timeout):
+        core.receive(0.0)
 
 
 def test_a_second_answer_to_opening_the_same_numbering_brings_nothing_twice() -> None:
