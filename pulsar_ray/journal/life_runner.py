@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from pulsar_ray.errors import PulsarException, RemoteStoreRefused, ServiceUnitNotReady
-from pulsar_ray.journal.objects import Append
 from pulsar_ray.journal.requests import (
     UNKNOWN,
     Create,
@@ -18,7 +17,6 @@ from pulsar_ray.journal.requests import (
     Get,
     ListKeys,
     Shipped,
-    SyncDirectory,
     Task,
     Wait,
 )
@@ -39,9 +37,9 @@ MORE_THREADS = 4
 class LifeRunner:
     """Runs one life of a store, on one event loop for all of its methods.
 
-    `act` is told what may be served, and that the life is over; `sync_directory` syncs an installed
-    partition, on a thread. A request whose fate is unknown, or that is refused, is repeated for as long as
-    it takes; whoever counts the requests knows why. `problem` tells what ended and should not have.
+    `act` is told what may be served, and that the life is over. A request whose fate is unknown, or that is
+    refused, is repeated for as long as it takes; whoever counts the requests knows why. `problem` tells what
+    ended and should not have.
     """
 
     def __init__(
@@ -49,13 +47,12 @@ class LifeRunner:
         life: StoreLife,
         store: ObjectStore,
         act: Callable[[Serve | Deposed], None],
-        sync_directory: Callable[[str], None],
         checkpoint_objects: int = OBJECTS_OF_A_CHECKPOINT,
     ) -> None:
         self.life = life
         self._failures: dict[str, str] = {}
         self._refusal = ""
-        self._store, self._act, self._sync_directory = store, act, sync_directory
+        self._store, self._act = store, act
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(life.shipping.cut.under_way + MORE_THREADS, "journal")
         self._running: set[asyncio.Task[Any]] = set()
@@ -75,16 +72,6 @@ class LifeRunner:
 
     def nudge(self) -> None:
         """Do what is due now, because more was told."""
-        self._advance()
-
-    def synced(
-        self, append: Append, length: int, receipt: Callable[[], None] | None = None, durability: str = ""
-    ) -> None:
-        """Ship what is synced here, and call `receipt` when it may be given.
-
-        It is not called if this life ends before.
-        """
-        self.life.synced(self._loop.time(), append, length, receipt, durability)
         self._advance()
 
     async def run(self, task: Task[T]) -> T:
@@ -155,13 +142,11 @@ class LifeRunner:
         """Do what the life has decided."""
         if self._is_ended:
             return
-        tasks, actions, given = self.life.advance(self._loop.time())
+        tasks, actions = self.life.advance(self._loop.time())
         for task in tasks:
             self.begin(self.run(task))
         for action in actions:
             self._act(action)
-        for receipt in given:
-            receipt()
         for waiting in [each for each, turn in self._unshipped.items() if turn <= self.life.shipping.shipped]:
             del self._unshipped[waiting]
             if _is_awaited(waiting):
@@ -188,8 +173,6 @@ class LifeRunner:
             return None
         if isinstance(request, Shipped):
             return await self._shipped(request.turn)
-        if isinstance(request, SyncDirectory):
-            return await self._on_thread(partial(self._sync_directory, request.partition))
         if isinstance(request, Delete) and not request.is_awaited:
             self.begin(self._carry_out(request))
             return None

@@ -137,7 +137,7 @@ class Append:
     offset: int
     data: bytes = b""
     mark: tuple[Any, ...] = ()
-    """("adopt", state), ("drop", term), ("front", ledger), ("gone", files), ("leave", term) or
+    """("adopt", state), ("drop", term), ("gone", files), ("leave", term) or
     ("forget",)."""
 
     @property

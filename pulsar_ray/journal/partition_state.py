@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pulsar_ray.errors import JournalDamaged
-from pulsar_ray.journal.objects import Append, ledger_of
+from pulsar_ray.journal.objects import Append
 
 
 @dataclass
@@ -57,24 +57,17 @@ class PartitionState:
     """The term, the files, and the marks that count, of one partition."""
 
     term: int
-    front: int = 0
     left: set[int] = field(default_factory=set)
     files: dict[str, FileState] = field(default_factory=dict)
 
     def copy(self) -> PartitionState:
         """Return the state as it is now, without bytes."""
         files = {n: FileState(list(f.pieces), f.length, None) for n, f in self.files.items()}
-        return PartitionState(self.term, self.front, set(self.left), files)
+        return PartitionState(self.term, set(self.left), files)
 
     def has_left(self, term: int) -> bool:
         """Whether the partition left its store in this very term."""
         return self.term == term and term in self.left
-
-    def forget_before(self, front: int) -> None:
-        """Drop the logs whose ledgers were trimmed."""
-        self.front = max(self.front, front)
-        for file in [f for f in self.files if (ledger := ledger_of(f)) is not None and ledger < self.front]:
-            del self.files[file]
 
     def pack(self, tails: dict[str, bytes] | None = None) -> tuple[Any, ...]:
         """Return the state as an index tells it; `tails` are behind the pieces."""
@@ -82,13 +75,13 @@ class PartitionState:
             name: (tuple(f.pieces), bytes(f.tail or b"") if tails is None else tails[name])
             for name, f in self.files.items()
         }
-        return (self.term, self.front, tuple(sorted(self.left)), files)
+        return (self.term, 0, tuple(sorted(self.left)), files)
 
     @classmethod
     def unpack(cls, packed: Any, keeps_bytes: bool = True) -> PartitionState:
         """Make a state again of what `pack` returned."""
-        term, front, left, files = packed
-        state = cls(term, front, set(left))
+        term, _, left, files = packed
+        state = cls(term, set(left))
         for name, (pieces, tail) in files.items():
             item = FileState(
                 [(a, b, total) for a, b, total in pieces], 0, bytearray(tail) if keeps_bytes else None
@@ -113,9 +106,6 @@ def apply(states: dict[str, PartitionState], append: Append, mirrored: int | Non
         return
     if state is None:
         raise JournalDamaged(f"an append to {partition}, which was not adopted")
-    ledger = ledger_of(append.file)
-    if ledger is not None and ledger < state.front:
-        return  # it was trimmed as a whole
     if append.file:
         empty = FileState(tail=bytearray() if mirrored is None else None)
         file = state.files.setdefault(append.file, empty)
@@ -123,9 +113,7 @@ def apply(states: dict[str, PartitionState], append: Append, mirrored: int | Non
             file.append(append.offset, append.data)
         else:
             file.extend(append.offset, mirrored)
-    if kind == ("front",):
-        state.forget_before(append.mark[1])
-    elif kind == ("gone",):
+    if kind == ("gone",):
         for file in append.mark[1]:
             state.files.pop(file, None)
     elif kind == ("leave",):

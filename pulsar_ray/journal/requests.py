@@ -70,14 +70,7 @@ class Shipped:
     turn: int
 
 
-@dataclass(frozen=True)
-class SyncDirectory:
-    """Go on when what was installed of a partition is synced here."""
-
-    partition: str
-
-
-Request = Get | ListKeys | Create | Delete | Wait | Shipped | SyncDirectory
+Request = Get | ListKeys | Create | Delete | Wait | Shipped
 
 
 def pauses_s() -> Iterator[float]:

@@ -219,9 +219,6 @@ class StoreFiles:
     def term(self, partition: str) -> int:
         return self._terms[partition].term
 
-    def front(self, partition: str) -> int:
-        return 0
-
     def left(self, partition: str) -> set[int]:
         term = self._terms[partition]
         return {term.term} if term.is_left else set()
@@ -278,7 +275,7 @@ class StoreFiles:
         with path.open("ab") as out:
             out.write(data)
 
-    def install(self, partition: str, term: int, front: int) -> None:
+    def install(self, partition: str, term: int) -> None:
         """Give the staged files their place, wholly and synced, under `term`."""
         staged, target = self._staged(partition), self.path(partition)
         staged.mkdir(0o700, parents=True, exist_ok=True)
@@ -303,9 +300,6 @@ class StoreFiles:
         if partition in self._terms and self._terms[partition].term == term:
             del self._terms[partition]
             shutil.rmtree(self.path(partition), ignore_errors=True)
-
-    def unlink(self, partition: str, front: int) -> None:
-        """Remove the logs of ledgers before `front`; here trimming says which files are gone."""
 
     def unlink_files(self, partition: str, files: tuple[str, ...]) -> None:
         for file in files:

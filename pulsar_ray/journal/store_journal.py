@@ -207,7 +207,7 @@ class StoreJournal:
                 self._loop.run_until_complete(asyncio.wait(tasks, timeout=END_PATIENCE_S))
 
     async def _begin(self) -> None:
-        self._runner = LifeRunner(self._life, self._store, self._act, lambda _: None)
+        self._runner = LifeRunner(self._life, self._store, self._act)
         self._door = JournalDoor(self._data_dir, self._runner, self._files, self._loop)
         self._runner.on_advance = self._door.answer
         self._segments = SegmentDoor(self._data_dir, self._store, self._cache, self._loop)

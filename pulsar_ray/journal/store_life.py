@@ -37,14 +37,12 @@ from pulsar_ray.journal.objects import (
 )
 from pulsar_ray.journal.partition_state import FileState, PartitionState, apply
 from pulsar_ray.journal.reading import Walk, create, refuse_hole, walk
-from pulsar_ray.journal.receipts import Receipts
 from pulsar_ray.journal.requests import (
     UNKNOWN,
     Delete,
     Get,
     ListKeys,
     Shipped,
-    SyncDirectory,
     Task,
     Wait,
     ask,
@@ -71,9 +69,6 @@ class Directory(Protocol):
 
     def term(self, partition: str) -> int:
         """Return the term in which the partition is here."""
-
-    def front(self, partition: str) -> int:
-        """Return the first ledger that is not trimmed."""
 
     def left(self, partition: str) -> set[int]:
         """Return the terms in which the partition left."""
@@ -105,17 +100,14 @@ class Directory(Protocol):
     def stage(self, partition: str, file: str, data: Buffer) -> None:
         """Add bytes to a file that will be installed."""
 
-    def install(self, partition: str, term: int, front: int) -> None:
-        """Install the staged files, wholly or not at all, and recover them."""
+    def install(self, partition: str, term: int) -> None:
+        """Install the staged files durably, wholly or not at all, and recover them."""
 
     def note_left(self, partition: str) -> None:
         """Note durably that the partition left in its present term."""
 
     def remove(self, partition: str, term: int) -> None:
         """Remove the partition if it is here in that term."""
-
-    def unlink(self, partition: str, front: int) -> None:
-        """Remove the logs of ledgers before `front`."""
 
     def unlink_files(self, partition: str, files: tuple[str, ...]) -> None:
         """Remove files that nothing here lists any more."""
@@ -161,13 +153,11 @@ class StoreLife:
     life: int
     directory: Directory
     nonce: Callable[[], bytes]
-    lag_bound_seconds: float = 30.0
     cut: Cut = field(default_factory=Cut)
     inline_bytes: int = 64 * 1024
 
     def __post_init__(self) -> None:
         self.shipping = Shipping(self.store, self.life, self.cut, self.directory.read, self.nonce)
-        self.receipts = Receipts(self.lag_bound_seconds)
         self.catalog = Catalog()
         self.mirror: dict[str, PartitionState] = {}
         self.is_ready = False
@@ -200,20 +190,19 @@ class StoreLife:
         self._now = 0.0
 
     # ---- what a shell calls
-    def advance(self, now: float) -> tuple[list[Task[Any]], list[Serve | Deposed], list[Any]]:
-        """Return the tasks to run, what happened to partitions, and the receipts to give."""
+    def advance(self, now: float) -> tuple[list[Task[Any]], list[Serve | Deposed]]:
+        """Return the tasks to run, and what happened to partitions."""
         self._now = now
         for put in self.shipping.begin(now, self.is_awaited):
             self._tasks.append(self._ship(put))
-        given = [] if self.shipping.is_deposed else self.receipts.release(now, self.shipping.shipped)
         tasks, self._tasks = self._tasks, []
         actions, self._actions = self._actions, []
-        return tasks, actions, given
+        return tasks, actions
 
     @property
     def is_awaited(self) -> bool:
         """Whether somebody waits for the shipping itself."""
-        return self.receipts.waits_for_sync or self._awaited_turn > self.shipping.shipped
+        return self._awaited_turn > self.shipping.shipped
 
     @property
     def disk_failure(self) -> str:
@@ -360,14 +349,6 @@ class StoreLife:
         finally:
             self._busy.discard(partition)
 
-    def synced(
-        self, now: float, append: Append, length: int, receipt: Any = None, durability: str = ""
-    ) -> None:
-        """Queue what is synced here and to be shipped; let its receipt wait."""
-        turn = self.shipping.queue(now, append, length)
-        if receipt is not None:
-            self.receipts.ask(turn, receipt, durability)
-
     def start(self) -> Task[None]:
         """Close the former life, compare, ship what is only here, and then be ready."""
         found = yield from walk(self.store, JournalObject(self.nonce(), NEXT, self.life))
@@ -416,12 +397,6 @@ class StoreLife:
         self._begin_untaken()
         yield from self.catalog.snapshot()
 
-    def leave(self, partition: str) -> Task[None]:
-        """Wait until all is shipped of a partition that stopped, its `leave` included."""
-        yield from self.until_shipped()
-        self.serving.discard(partition)
-        yield from self.catalog.read()
-
     def depart(self, partition: str) -> Task[None]:
         """Have a partition leave that nobody serves any more.
 
@@ -439,7 +414,9 @@ class StoreLife:
         self.directory.note_left(partition)
         self.shipping.queue(self._now, Append(partition, "", 0, mark=("leave", term)))
         self._awaited_turn = self.shipping.turn
-        yield from self.leave(partition)
+        yield from self.until_shipped()
+        self.serving.discard(partition)
+        yield from self.catalog.read()
         if self.shipping.is_deposed:
             raise ServiceUnitNotReady(f"partition {partition} was taken over meanwhile")
         self._check_readable(partition)
@@ -458,9 +435,8 @@ class StoreLife:
             state = yield from self._restore(partition, source)
             if state is None:
                 return
-            self.directory.install(partition, source.term + 1, state.front)
+            self.directory.install(partition, source.term + 1)
             packed = yield from self._adoption(partition, restored=state)
-            yield SyncDirectory(partition)
             self._queue_adoption(partition, packed)
             yield from self.until_shipped()
             yield from self._claimed(partition)
@@ -615,8 +591,6 @@ class StoreLife:
             self.gone(now, partition, missing)
 
     def _queue_marks(self, partition: str, mirror: PartitionState) -> None:
-        if (front := self.directory.front(partition)) > mirror.front:
-            self.shipping.queue(self._now, Append(partition, "", 0, mark=("front", front)))
         for term in sorted(self.directory.left(partition) - mirror.left):
             self.shipping.queue(self._now, Append(partition, "", 0, mark=("leave", term)))
 
@@ -769,7 +743,7 @@ class StoreLife:
         self, partition: str, ends: dict[str, int] | None = None, restored: PartitionState | None = None
     ) -> Task[Any]:
         """Upload what no piece of an adopted partition has, and return its state."""
-        state = PartitionState(self.directory.term(partition), self.directory.front(partition))
+        state = PartitionState(self.directory.term(partition))
         state.left = self.directory.left(partition)
         if ends is None:
             ends = yield from self._from_disk(partition, partial(self.directory.lengths, partition))
@@ -794,9 +768,7 @@ class StoreLife:
         """Act on what is in the contiguous prefix, so before any seal."""
         append = item.append
         apply(self.mirror, append, item.length)
-        if append.mark[:1] == ("front",):
-            self._tasks.append(self._unlink(append.partition, append.mark[1]))
-        elif append.mark[:1] == ("forget",):
+        if append.mark[:1] == ("forget",):
             self._tasks.append(self._clear_forgotten(append.partition))
         elif append.mark[:1] == ("gone",):
             self._tasks.append(self._unlink_files(append.partition, append.mark[1]))
@@ -804,12 +776,6 @@ class StoreLife:
             self.directory.remove(append.partition, append.mark[1])
             self._dropping.discard((append.partition, append.mark[1]))
             self._tasks.append(self._clear_pieces(append.partition))
-
-    def _unlink(self, partition: str, front: int) -> Task[None]:
-        self.directory.unlink(partition, front)
-        names = yield from ask(ListKeys(pieces_prefix(partition)))
-        ledgers = {name: ledger_of(name.split("/")[2]) for name in names}
-        yield Delete(tuple(name for name, of in ledgers.items() if of is not None and of < front))
 
     def _unlink_files(self, partition: str, files: tuple[str, ...]) -> Task[None]:
         self._going.difference_update((partition, file) for file in files)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from typing import Any
 
-from pulsar_ray.errors import PulsarException
+from pulsar_ray.errors import PulsarException, ServiceUnitNotReady
 from pulsar_ray.format.checksum import Buffer
 from pulsar_ray.journal import store_life
 from pulsar_ray.journal.catalog import NOBODY, Catalog, first_ledger
@@ -35,6 +35,7 @@ from pulsar_ray.journal.objects import (
     unpack_piece,
 )
 from pulsar_ray.journal.reading import walk
+from pulsar_ray.journal.receipts import Receipts
 from pulsar_ray.journal.requests import (
     CREATED,
     EXISTS,
@@ -44,7 +45,6 @@ from pulsar_ray.journal.requests import (
     Get,
     ListKeys,
     Shipped,
-    SyncDirectory,
     Wait,
 )
 from pulsar_ray.journal.shipping import Cut
@@ -52,7 +52,7 @@ from pulsar_ray.journal.store_life import Deposed, Serve, StoreLife
 
 At = tuple[int, int]
 Pieces = list[tuple[int, int, int]]
-OPEN, END, FRONT, LEAVE = range(4)
+OPEN, END, FRONT = range(3)
 MANIFEST, CURSOR, LOG = struct.Struct(">III"), struct.Struct(">II"), struct.Struct(">Q")
 
 
@@ -63,27 +63,27 @@ class Violation(Exception):
 class Copy:
     """A partition in a directory: a manifest, a cursor's log and the ledgers, each of whole records."""
 
-    def __init__(self, term: int, front: int = 0, files: dict[str, bytearray] | None = None) -> None:
-        self.term, self.front0 = term, front
+    def __init__(self, term: int, files: dict[str, bytearray] | None = None) -> None:
+        self.term, self.is_left = term, False
         self.files = files if files is not None else {}
         self.files.setdefault("manifest", bytearray())
         self.files.setdefault("cursor", bytearray())
-        self.synced: dict[str, int] | None = None
+        self.synced: dict[str, int] = {}
         self.away: dict[str, Pieces] = {}
         """Files that are only in the object store."""
         self.read_away: Callable[[str, Pieces], bytes] = lambda _file, _pieces: b""
 
     def clone(self) -> Copy:
-        copy = Copy(self.term, self.front0, {f: bytearray(b) for f, b in self.files.items()})
+        copy = Copy(self.term, {f: bytearray(b) for f, b in self.files.items()})
         copy.away, copy.read_away = dict(self.away), self.read_away
-        copy.synced = None if self.synced is None else dict(self.synced)
+        copy.synced, copy.is_left = dict(self.synced), self.is_left
         return copy
 
     def told(self, kind: int) -> list[tuple[int, int]]:
         return [(a, b) for k, a, b in MANIFEST.iter_unpack(self.files["manifest"]) if k == kind]
 
     def front(self) -> int:
-        return max([self.front0] + [a for a, _ in self.told(FRONT)])
+        return max([0] + [a for a, _ in self.told(FRONT)])
 
     def ledgers(self) -> list[int]:
         return [a for a, _ in self.told(OPEN) if a >= self.front()]
@@ -125,10 +125,10 @@ class Copy:
     def sync(self) -> None:
         self.synced = {f: len(b) for f, b in self.files.items()}
 
-    def forget(self, front: int) -> None:
-        for files in (self.files, self.away):
-            for f in [f for f in files if (i := ledger_of(f)) is not None and i < front]:
-                del files[f]
+    def before(self, front: int) -> list[str]:
+        """Return the ledgers' files here that are before a front."""
+        here = [*self.files, *self.away]
+        return [file for file in here if (i := ledger_of(file)) is not None and i < front]
 
     def closed(self) -> dict[str, int]:
         return {f"{a}-0": b * LOG.size for a, b in self.told(END) if a >= self.front()}
@@ -152,11 +152,7 @@ class Disk:
 
     def power_cut(self) -> None:
         rng = self.world.rng
-        for partition, copy in list(self.copies.items()):
-            if copy.synced is None:
-                if rng.random() < 0.5:
-                    del self.copies[partition]
-                continue
+        for copy in self.copies.values():
             for file, data in copy.files.items():
                 size = {"manifest": MANIFEST.size, "cursor": CURSOR.size}.get(file, LOG.size)
                 kept, most = min(copy.synced.get(file, 0), len(data)) // size, len(data) // size
@@ -174,16 +170,16 @@ class Disk:
     def term(self, partition: str) -> int:
         return self.copies[partition].term
 
-    def front(self, partition: str) -> int:
-        return self.copies[partition].front()
-
     def left(self, partition: str) -> set[int]:
-        return {a for a, _ in self.copies[partition].told(LEAVE)}
+        copy = self.copies[partition]
+        return {copy.term} if copy.is_left else set()
 
     def lengths(self, partition: str) -> dict[str, int]:
         copy = self.copies[partition]
-        away = {f: pieces[-1][1] for f, pieces in copy.away.items()}
-        return away | {f: len(b) for f, b in copy.files.items()}
+        found = {f: pieces[-1][1] for f, pieces in copy.away.items()}
+        found |= {f: len(b) for f, b in copy.files.items()}
+        trimmed = copy.before(copy.front())
+        return {file: length for file, length in found.items() if file not in trimmed}
 
     def read(self, partition: str, file: str, start: int, end: int) -> bytes:
         copy = self.copies.get(partition)
@@ -206,6 +202,8 @@ class Disk:
 
     def unlink_files(self, partition: str, files: tuple[str, ...]) -> None:
         if copy := self.copies.get(partition):
+            front = 1 + max((i for file in files if (i := ledger_of(file)) is not None), default=-1)
+            self.world.truths[partition].deleted.append(((copy.term, self.life), front))
             for file in files:
                 copy.files.pop(file, None)
                 copy.away.pop(file, None)
@@ -227,7 +225,7 @@ class Disk:
         if not is_staged:
             return self.copies[partition].closed() if partition in self.copies else {}
         manifest = bytes(self.staged[partition].get("manifest", b""))
-        return Copy(0, 0, {"manifest": bytearray(manifest[: len(manifest) // 12 * 12])}).closed()
+        return Copy(0, {"manifest": bytearray(manifest[: len(manifest) // 12 * 12])}).closed()
 
     def stage_note(self, partition: str, file: str, pieces: Pieces) -> None:
         self.world.counts["by reference"] += 1
@@ -243,8 +241,7 @@ class Disk:
         self.world.counts["fetched back"] += 1
         copy = self.copies[partition]
         copy.files[file] = self.coming_back.pop((partition, file))
-        if copy.synced is not None:
-            copy.synced[file] = len(copy.files[file])
+        copy.synced[file] = len(copy.files[file])
         del copy.away[file]
 
     def read_away(self, partition: str, file: str, pieces: Pieces) -> bytes:
@@ -258,26 +255,20 @@ class Disk:
     def stage(self, partition: str, file: str, data: Buffer) -> None:
         self.staged.setdefault(partition, {}).setdefault(file, bytearray()).extend(data)
 
-    def install(self, partition: str, term: int, front: int) -> None:
-        copy = Copy(term, front, self.staged.pop(partition, {}))
+    def install(self, partition: str, term: int) -> None:
+        copy = Copy(term, self.staged.pop(partition, {}))
         copy.away = self.staged_away.pop(partition, {})
         copy.read_away = partial(self.read_away, partition)
         copy.recover()
-        copy.synced = None
         self.copies[partition] = copy
         self.coming_back = {at: data for at, data in self.coming_back.items() if at[0] != partition}
 
     def note_left(self, partition: str) -> None:
-        """The manifest has it."""
+        self.copies[partition].is_left = True
 
     def remove(self, partition: str, term: int) -> None:
         if partition in self.copies and self.copies[partition].term == term:
             del self.copies[partition]
-
-    def unlink(self, partition: str, front: int) -> None:
-        if copy := self.copies.get(partition):
-            self.world.truths[partition].deleted.append(((copy.term, self.life), front))
-            copy.forget(front)
 
 
 class Node:
@@ -331,9 +322,9 @@ class Store(Process):
         self.disk.life += 1
         cut = Cut(object_bytes=40, under_way=world.window, sync_seconds=0.0, seconds=0.0)
         self.unsynced = 0
-        self.life = StoreLife(
-            self.disk.store, self.disk.life, self.disk, world.nonce, world.bound, cut, inline_bytes=24
-        )
+        self.life = StoreLife(self.disk.store, self.disk.life, self.disk, world.nonce, cut, inline_bytes=24)
+        self.receipts: dict[str, Receipts] = {}
+        """As each partition's process keeps them, by the turns that the life tells."""
         self.life.catalog = world.catalog()
         self.begin(self.run())
 
@@ -347,14 +338,15 @@ class Store(Process):
     def after_step(self) -> None:
         if not self.alive or self.paused:
             return None
-        tasks, actions, given = self.life.advance(self.world.now)
+        tasks, actions = self.life.advance(self.world.now)
         for action in actions:
             if isinstance(action, Deposed):
                 return self.depose(action)
             if isinstance(action, Serve):
                 self.serve(action.partition)
-        for receipt in given:
-            self.confirm(*receipt)
+        for partition in self.life.serving & self.receipts.keys():
+            for receipt in self.receipts[partition].release(self.world.now, self.life.shipping.shipped):
+                self.confirm(*receipt)
         for task in tasks:
             self.begin(task)
         return None
@@ -384,28 +376,32 @@ class Store(Process):
             self.world.check_receipt(self, partition, (cursor, entry - 1))
 
     # ---- writing and syncing
-    def record(self, partition: str, file: str, record: bytes, mark: tuple[Any, ...] = ()) -> None:
+    def record(self, partition: str, file: str, record: bytes) -> None:
         data = self.disk.copies[partition].files.setdefault(file, bytearray())
-        append = Append(partition, file, len(data), mark=mark)
+        append = Append(partition, file, len(data), record)
         data += record
         self.unsynced += 1
-        self.begin(self.sync(append, record))
+        self.begin(self.sync(append))
 
-    def sync(self, append: Append, record: bytes) -> Generator[Any, Any, None]:
+    def sync(self, append: Append) -> Generator[Any, Any, None]:
         yield Wait(self.world.disk_time)
         self.unsynced -= 1
         copy = self.disk.copies.get(append.partition)
         if copy is None:
             return
-        if copy.synced is not None:
-            copy.synced[append.file] = append.offset + len(record)
-        self.ship(append, record)
+        copy.synced[append.file] = append.end
+        self.ship(append)
+        kind, front, _ = MANIFEST.unpack(append.data) if append.file == "manifest" else (OPEN, 0, 0)
+        if kind == FRONT:
+            self.life.gone(self.world.now, append.partition, copy.before(front))
 
-    def ship(self, append: Append, record: bytes) -> None:
-        receipt = (append.partition, append.file, append.offset, record)
-        durability = "sync" if self.world.sync else "async"
-        wanted = receipt if self.world.sync or ledger_of(append.file) is not None else None
-        self.life.synced(self.world.now, append, len(record), wanted, durability)
+    def ship(self, append: Append) -> None:
+        partition, is_log = append.partition, ledger_of(append.file) is not None
+        turn = self.life.tell(self.world.now, partition, {append.file: append.end}, self.world.sync)
+        if self.world.sync or is_log:
+            receipts = self.receipts.setdefault(partition, Receipts(self.world.bound))
+            receipt = (partition, append.file, append.offset, append.data)
+            receipts.ask(turn, receipt, "sync" if self.world.sync else "async")
 
     def lowest_ledger(self, copy: Copy) -> int:
         return first_ledger(copy.term)
@@ -437,7 +433,7 @@ class Store(Process):
         copy = self.disk.copies[partition]
         front = copy.cursor()[0]
         if (ledgers := copy.ledgers()) and ledgers[0] < front:
-            self.record(partition, "manifest", MANIFEST.pack(FRONT, front, 0), ("front", front))
+            self.record(partition, "manifest", MANIFEST.pack(FRONT, front, 0))
 
     def offload(self, partition: str) -> Generator[Any, Any, None]:
         """Leave closed ledgers to the object store, or bring them back."""
@@ -450,11 +446,16 @@ class Store(Process):
     def leave(self, partition: str, target: Store) -> Generator[Any, Any, None]:
         self.serving[partition].leaving = True
         self.end_ledger(partition)
-        term = self.disk.term(partition)
-        self.record(partition, "manifest", MANIFEST.pack(LEAVE, term, 0), ("leave", term))
         while self.unsynced:
             yield Wait(0.3)
-        yield from self.life.leave(partition)
+        if partition not in self.disk.copies:
+            return
+        term = self.disk.term(partition)
+        try:
+            yield from self.life.depart(partition)
+        except ServiceUnitNotReady:
+            return  # it was taken over meanwhile
+        self.world.truths[partition].left.add(term)
         self.serving.pop(partition, None)
         owner = self.life.catalog.owner(partition)
         target.begin(target.life.adopt(partition, owner))
@@ -520,6 +521,8 @@ class Truth:
         self.confirmed: dict[At, tuple[int, At, float, str]] = {}
         self.promised: dict[At, At] = {}
         self.shown: dict[At, int] = {}
+        self.left: set[int] = set()
+        """Terms whose owner had it leave, with all of it."""
         self.lost: set[At] = set()
         self.losses: dict[int, list[float]] = {}
         self.acked: set[int] = set()
@@ -604,20 +607,12 @@ class World:
         elif process.alive:
             self.after(0.5, lambda: self.when_shipped(process, task, wanted))
 
-    def carry_out(self, process: Process, task: Any, wanted: Any) -> None:  # noqa: PLR0911
+    def carry_out(self, process: Process, task: Any, wanted: Any) -> None:
         rng = self.rng
         if isinstance(wanted, Wait):
             return self.after(wanted.seconds, lambda: process.begin(task))
         if isinstance(wanted, Shipped):
             return self.when_shipped(process, task, wanted)
-        if isinstance(wanted, SyncDirectory):
-
-            def synced() -> None:
-                if process.alive and isinstance(process, Store) and wanted.partition in process.disk.copies:
-                    process.disk.copies[wanted.partition].sync()
-                process.begin(task)
-
-            return self.after(self.disk_time, synced)
         if isinstance(wanted, Delete):
             for key in wanted.keys:
                 self.after(rng.choice((0.3, rng.uniform(0, 60))), partial(self.objects.pop, key, None))
@@ -650,7 +645,7 @@ class World:
         )
         place, contents, cursor = dict(log), [c for _, c in log], max(copy.cursor(), (front[0], -1))
         is_restart = any(s.key[0] == copy.term for s in truth.served)
-        was_left = bool(copy.told(LEAVE)) and copy.term - 1 in {a for a, _ in copy.told(LEAVE)}
+        was_left = copy.term - 1 in truth.left
         how = "restart" if is_restart else "move" if was_left else "takeover"
         self.counts[how] += 1
         if any(s.key[0] == copy.term and s.store != store.disk.store for s in truth.served):

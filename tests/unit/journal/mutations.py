@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,7 +33,6 @@ from pulsar_ray.journal.objects import (
     index_key,
     journal_key,
     journal_prefix,
-    ledger_of,
     pack_index,
     pack_journal,
     unpack_entry,
@@ -46,9 +45,6 @@ from pulsar_ray.journal.shipping import Queued, Shipping
 from pulsar_ray.journal.store_life import StoreLife
 from tests.unit.journal import histories
 from tests.unit.journal.histories import (
-    FRONT,
-    LEAVE,
-    MANIFEST,
     Controller,
     Disk,
     Store,
@@ -359,13 +355,13 @@ def _(patch: Patch) -> None:
 
 @mutation("synced here first", "appends are shipped before they are synced here")
 def _(patch: Patch) -> None:
-    def sync(self: Store, append: Append, record: bytes) -> Generator[Any, Any, None]:
-        self.ship(append, record)
+    def sync(self: Store, append: Append) -> Generator[Any, Any, None]:
+        self.ship(append)
         yield Wait(self.world.disk_time)
         self.unsynced -= 1
         copy = self.disk.copies.get(append.partition)
-        if copy is not None and copy.synced is not None:
-            copy.synced[append.file] = append.offset + len(record)
+        if copy is not None:
+            copy.synced[append.file] = append.end
 
     patch.setattr(Store, "sync", sync)
 
@@ -419,7 +415,7 @@ def _(patch: Patch) -> None:
         for partition in self.directory.partitions():
             known = self.mirror.get(partition)
             term = self.directory.term(partition)
-            state = PartitionState(term, self.directory.front(partition), self.directory.left(partition))
+            state = PartitionState(term, self.directory.left(partition))
             for name, length in self.directory.lengths(partition).items():
                 same = known.files.get(name) if known is not None and known.term == term else None
                 state.files[name] = FileState(list(same.pieces) if same else [], length, None)
@@ -429,16 +425,15 @@ def _(patch: Patch) -> None:
     patch.setattr(StoreLife, "_told", told)
 
 
-@mutation("a front is shipped before files go", "segments are deleted before the record of it is shipped")
+@mutation("that files are gone is shipped first", "segments are deleted before that is shipped")
 def _(patch: Patch) -> None:
-    def trim(self: Store, partition: str) -> None:
-        copy = self.disk.copies[partition]
-        front = copy.cursor()[0]
-        if (ledgers := copy.ledgers()) and ledgers[0] < front:
-            self.record(partition, "manifest", MANIFEST.pack(FRONT, front, 0), ("front", front))
-            self.begin(self.life._unlink(partition, front))
+    gone = StoreLife.gone
 
-    patch.setattr(Store, "trim", trim)
+    def early(self: StoreLife, now: float, partition: str, files: Sequence[str]) -> None:
+        gone(self, now, partition, files)
+        self._tasks.append(self._unlink_files(partition, tuple(files)))
+
+    patch.setattr(StoreLife, "gone", early)
 
 
 @mutation("recovery deletes nothing shipped", "the recovery of a directory deletes what its front says")
@@ -448,8 +443,8 @@ def _(patch: Patch) -> None:
     def trimming(self: Disk, partition: str) -> None:
         recover(self, partition)
         copy = self.copies[partition]
-        if any((ledger := ledger_of(file)) is not None and ledger < copy.front() for file in copy.files):
-            self.unlink(partition, copy.front())
+        if trimmed := copy.before(copy.front()):
+            self.unlink_files(partition, tuple(trimmed))
 
     patch.setattr(Disk, "recover", trimming)
 
@@ -487,21 +482,14 @@ def _(patch: Patch) -> None:
 
 @mutation("a move ships all", "a move does not wait until all is shipped")
 def _(patch: Patch) -> None:
-    has_left, restore = PartitionState.has_left, StoreLife._restore
+    has_left, restore, leave = PartitionState.has_left, StoreLife._restore, Store.leave
     hasty: set[str] = set()
     now: list[bool] = [False]
 
-    def leave(self: Store, partition: str, target: Store) -> Generator[Any, Any, None]:
-        self.serving[partition].leaving = True
-        self.end_ledger(partition)
-        term = self.disk.term(partition)
-        self.record(partition, "manifest", MANIFEST.pack(LEAVE, term, 0), ("leave", term))
+    def hasty_leave(self: Store, partition: str, target: Store) -> Generator[Any, Any, None]:
         hasty.add(partition)
         target.begin(target.life.adopt(partition, self.life.catalog.owner(partition)))
-        while self.unsynced:
-            yield Wait(0.3)
-        yield from self.life.leave(partition)
-        self.serving.pop(partition, None)
+        yield from leave(self, partition, target)
         hasty.discard(partition)
 
     def restored(self: StoreLife, partition: str, source: CatalogEntry) -> Generator[Any, Any, Any]:
@@ -516,7 +504,7 @@ def _(patch: Patch) -> None:
                 now[0] = False
             answer = yield wanted
 
-    patch.setattr(Store, "leave", leave)
+    patch.setattr(Store, "leave", hasty_leave)
     patch.setattr(StoreLife, "_restore", restored)
     patch.setattr(PartitionState, "has_left", lambda self, term: now[0] or has_left(self, term))
     begin_anew(patch, hasty.clear)
@@ -524,7 +512,14 @@ def _(patch: Patch) -> None:
 
 @mutation("a leave counts for its term", "a partition that was left counts as left when it has come back")
 def _(patch: Patch) -> None:
-    patch.setattr(PartitionState, "has_left", lambda self, term: term in self.left)
+    install = Disk.install
+
+    def left_for_ever(self: Disk, partition: str, term: int) -> None:
+        is_left = partition in self.copies and self.copies[partition].is_left
+        install(self, partition, term)
+        self.copies[partition].is_left = is_left
+
+    patch.setattr(Disk, "install", left_for_ever)
 
 
 @mutation("a later term is not replaced", "a store adopts a partition that it holds in a later term")

@@ -16,7 +16,8 @@ from pulsar_ray.errors import RemoteStoreRefused, RemoteStoreUnavailable, Servic
 from pulsar_ray.format.checksum import Buffer
 from pulsar_ray.journal.catalog import NOBODY, Catalog
 from pulsar_ray.journal.life_runner import LifeRunner
-from pulsar_ray.journal.objects import Append, Place, index_key, journal_key
+from pulsar_ray.journal.objects import Place, index_key, journal_key
+from pulsar_ray.journal.receipts import Receipts
 from pulsar_ray.journal.shipping import Cut
 from pulsar_ray.journal.storage.bucket import open_object_store
 from pulsar_ray.journal.storage.object_store import ObjectStore
@@ -87,13 +88,14 @@ class Node:
         disk.life += 1
         self.disk = disk
         cut = Cut(object_bytes=1000, sync_seconds=0.002, seconds=0.02)
-        life = StoreLife(
-            disk.store, disk.life, disk, lambda: secrets.token_bytes(8), 30.0, cut, inline_bytes=500
-        )
+        life = StoreLife(disk.store, disk.life, disk, lambda: secrets.token_bytes(8), cut, inline_bytes=500)
+        self.receipts: dict[str, Receipts] = {}
+        self._loop = asyncio.get_running_loop()
         self.given: list[int] = []
         self.serving: dict[str, int] = {}
         self.deposed: Deposed | None = None
-        self.runner = LifeRunner(life, store, self._act, self._sync, checkpoint_objects=32)
+        self.runner = LifeRunner(life, store, self._act, checkpoint_objects=32)
+        self.runner.on_advance = self._give
         self.runner.start()
 
     def _act(self, action: Serve | Deposed) -> None:
@@ -105,8 +107,13 @@ class Node:
         self.serving[action.partition] = ledger
         self._write(action.partition, "manifest", MANIFEST.pack(OPEN, ledger, 0))
 
-    def _sync(self, partition: str) -> None:
-        self.disk.copies[partition].sync()
+    def _give(self) -> None:
+        life = self.runner.life
+        if life.shipping.is_deposed:
+            return
+        for partition in life.serving & self.receipts.keys():
+            for receipt in self.receipts[partition].release(self._loop.time(), life.shipping.shipped):
+                receipt()
 
     def _write(
         self,
@@ -117,9 +124,11 @@ class Node:
         how: str = "",
     ) -> None:
         data = self.disk.copies[partition].files.setdefault(file, bytearray())
-        append = Append(partition, file, len(data))
         data += record
-        self.runner.synced(append, len(record), receipt, how)
+        turn = self.runner.life.tell(self._loop.time(), partition, {file: len(data)}, how == "sync")
+        if receipt is not None:
+            self.receipts.setdefault(partition, Receipts(30.0)).ask(turn, receipt, how)
+        self.runner.nudge()
 
     def publish(self, partition: str, number: int, how: str = "sync") -> None:
         file = f"{self.serving[partition]}-0"
@@ -336,7 +345,7 @@ def test_whoever_waits_for_a_life_that_ends_learns_it(store: Unreliable) -> None
         node = await served(store, Names())
         store.failure = "away"
         node.publish("p", 1)
-        leaving = asyncio.ensure_future(node.runner.run(node.runner.life.leave("p")))
+        leaving = asyncio.ensure_future(node.runner.run(node.runner.life.depart("p")))
         await asyncio.sleep(0)
         node.runner.end()
         with pytest.raises(ServiceUnitNotReady, match="is over"):
@@ -353,12 +362,7 @@ def test_a_partition_moves_between_nodes_that_live(store: Unreliable) -> None:
         await target.until(lambda: target.runner.life.is_ready)
         for number in range(ENTRIES):
             source.publish("p", number)
-        term = source.disk.term("p")
-        append = Append("p", "manifest", len(source.disk.copies["p"].files["manifest"]), mark=("leave", term))
-        record = MANIFEST.pack(3, term, 0)
-        source.disk.copies["p"].files["manifest"] += record
-        source.runner.synced(append, len(record))
-        await source.runner.run(source.runner.life.leave("p"))
+        await source.runner.run(source.runner.life.depart("p"))
         await target.runner.run(target.runner.life.adopt("p", source.runner.life.catalog.owner("p")))
         await target.until(lambda: "p" in target.serving)
         assert target.log("p") == source.given == list(range(ENTRIES))

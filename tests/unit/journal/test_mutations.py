@@ -10,7 +10,7 @@ QUICK = (
     "a seal is create-only",
     "'exists already' is told by the nonce",
     "receipts go by the prefix",
-    "a front is shipped before files go",
+    "that files are gone is shipped first",
     "an owner is decided first",
     "asynchronous receipts are bounded",
 )

@@ -27,7 +27,7 @@ from pulsar_ray.journal.objects import (
     unpack_piece,
 )
 
-JOURNAL = JournalObject(b"n" * 16, "data", 3, (Append("a/b-0", "manifest", 9, b"xyz", ("front", 4)),))
+JOURNAL = JournalObject(b"n" * 16, "data", 3, (Append("a/b-0", "manifest", 9, b"xyz", ("leave", 4)),))
 INDEX = IndexObject(b"n", Place(1, 7), {"a": (1, 0, (), {"manifest": ((), b"abc")})})
 ENTRY = CatalogEntry(b"n", "owner", "p", "s", 4, b"")
 CASES = [
