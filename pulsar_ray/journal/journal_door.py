@@ -163,9 +163,9 @@ class JournalDoor:
                 of_teller = [name for name in known if name.rpartition("/")[0] == folder]
                 # A compacted form stays as long as somebody reads it, which its remover knows.
                 gone += [name for name in of_teller if name not in ends and "-kept-" not in name]
-                self._told(teller, turn, False, ends, gone)
+                self._queue(teller, turn, False, ends, gone)
             case ["tell", int(turn), bool(is_awaited), dict(ends), list(gone)]:
-                self._told(teller, turn, is_awaited, ends, gone)
+                self._queue(teller, turn, is_awaited, ends, gone)
             case ["forget", str(partition)]:
                 if self._files.has_offloaded(partition):
                     raise ProtocolError(
@@ -183,7 +183,7 @@ class JournalDoor:
             case _:
                 raise ProtocolError(f"{packet[0]!r}")
 
-    def _told(
+    def _queue(
         self, teller: _Teller, turn: int, is_awaited: bool, ends: dict[str, int], gone: list[str]
     ) -> None:
         partition = teller.partition
@@ -202,7 +202,7 @@ class JournalDoor:
     async def _change_places(self, teller: _Teller, what: str, number: int, names: list[str]) -> None:
         """Leave segments to the object store, or bring them back; then say which."""
         life, done, problem = self._life, list[str](), ""
-        task = life.offload if what == "offload" else life.fetch_back
+        task = life.offloading.offload if what == "offload" else life.offloading.fetch_back
         try:
             done = await self._runner.run(task(teller.partition, names))
         except (PulsarException, OSError) as error:

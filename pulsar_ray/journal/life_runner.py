@@ -60,7 +60,8 @@ class LifeRunner:
         """The turns that tasks wait for."""
         self._next_object: asyncio.TimerHandle | None = None
         self._checkpoint_objects = checkpoint_objects
-        self._told = self._told_bytes = 0
+        self._objects_before = self._bytes_before = 0
+        """So much was shipped at the last checkpoint."""
         self._is_ended = False
         self.on_advance: Callable[[], None] = lambda: None
         """Called whenever more may be shipped, or served, than before."""
@@ -152,9 +153,12 @@ class LifeRunner:
             if _is_awaited(waiting):
                 waiting.set_result(None)
         shipping = self.life.shipping
-        objects, size = shipping.prefix - self._told, shipping.shipped_bytes - self._told_bytes
+        objects, size = (
+            shipping.prefix - self._objects_before,
+            shipping.shipped_bytes - self._bytes_before,
+        )
         if self.life.is_ready and (objects >= self._checkpoint_objects or size >= BYTES_OF_A_CHECKPOINT):
-            self._told, self._told_bytes = shipping.prefix, shipping.shipped_bytes
+            self._objects_before, self._bytes_before = shipping.prefix, shipping.shipped_bytes
             self.begin(self.run(self.life.checkpoint()), "checkpoint")
         self._wait_for_next_object()
         self.on_advance()

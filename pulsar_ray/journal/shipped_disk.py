@@ -34,13 +34,13 @@ class Told(Protocol):
 
 
 class _Open:
-    __slots__ = ("end", "has_name", "path", "told")
+    __slots__ = ("end", "has_name", "noted_end", "path")
 
     def __init__(self, path: Path, has_name: bool) -> None:
         self.path = path
         self.has_name = has_name
         """Whether the name is durable."""
-        self.end = self.told = 0
+        self.end = self.noted_end = 0
 
 
 class ShippedDisk(SystemDisk):
@@ -79,7 +79,7 @@ class ShippedDisk(SystemDisk):
                 file.path, file.has_name = target, False
             elif source in file.path.parents:
                 file.path, file.has_name = target / file.path.relative_to(source), False
-                file.told = 0
+                file.noted_end = 0
 
     def fsync_dir(self, path: Path) -> None:
         super().fsync_dir(path)
@@ -98,8 +98,8 @@ class ShippedDisk(SystemDisk):
             self._told.synced(name, path.stat().st_size)
 
     def _tell(self, file: _Open) -> None:
-        if file.end > file.told and is_shipped(name := self._name(file.path)):
-            file.told = file.end
+        if file.end > file.noted_end and is_shipped(name := self._name(file.path)):
+            file.noted_end = file.end
             self._told.synced(name, file.end)
 
     def _name(self, path: Path) -> str:

@@ -337,7 +337,7 @@ class StoreJournal:
             await self._runner.run(self._life.catalog.read())
             wanted = list(partitions)
             results = await asyncio.gather(*map(one, wanted), return_exceptions=True)
-            self._life.forget_walk()
+            self._life.restoring.forget()
             for failed in filter(None, results):
                 raise failed
             return [each for each in wanted if each in self._life.serving]

@@ -19,7 +19,7 @@ from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.client.options.policies import ConsumerBatchReceivePolicy
 from pulsar_ray.errors import JournalDamaged, NotAllowedError, RemoteStoreUnavailable
-from pulsar_ray.journal import store_life
+from pulsar_ray.journal.life import uploads
 from pulsar_ray.journal.offloaded import resting_offers
 from pulsar_ray.journal.storage.file_store import FileStore
 from pulsar_ray.ledger import offloaded
@@ -35,7 +35,7 @@ SMALL = {"segment_size_bytes": 64 * 1024, "index_checkpoint_bytes": 64 * 1024}
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_life, "PIECE_BYTES", 16 * 1024)
+    monkeypatch.setattr(uploads, "PIECE_BYTES", 16 * 1024)
     monkeypatch.setattr(offloaded.READING, "wait_s", 0.3)
     monkeypatch.setattr(standing_notice, "AWAY_S", 1.0)
 

@@ -95,7 +95,7 @@ def _offers(closed: Sequence[SegmentInfo]) -> list[Offer]:
 class TopicOffload:
     """Runs on the owner loop of a partition; `shipping` is None without an object store.
 
-    The node's store does the work (`StoreLife.offload`): here is known what is left to it.
+    The node's store does the work (`Offloading.offload`): here is known what is left to it.
     """
 
     def __init__(

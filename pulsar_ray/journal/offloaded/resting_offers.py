@@ -140,4 +140,4 @@ class RestingOffers:
                 going = self._plan.asked(partition, (used, total), percent, offers, self._loop.time())
                 for start in range(0, len(going), AT_ONCE):
                     names = going[start : start + AT_ONCE]
-                    await self._runner.run(self._runner.life.offload(partition, names))
+                    await self._runner.run(self._runner.life.offloading.offload(partition, names))

@@ -20,7 +20,8 @@ from pulsar_ray.actors.stores import partition_moves, resting_stores, store_ship
 from pulsar_ray.actors.stores.stores import Stores
 from pulsar_ray.broker.catalog import node_losses
 from pulsar_ray.errors import NotConnected, PulsarException
-from pulsar_ray.journal import life_runner, store_journal, store_life
+from pulsar_ray.journal import life_runner, store_journal
+from pulsar_ray.journal.life import uploads
 from pulsar_ray.maintenance.remote_restore import restore_from
 from pulsar_ray.managed_ledger.store.store_identity import read_identity
 from pulsar_ray.testing.stub_actors import HOST
@@ -96,7 +97,7 @@ class NodesBroker(TorturedBroker):
             patch.setattr(life_runner, "LOOK_SECONDS", 1.0)
             often = partial(life_runner.LifeRunner, checkpoint_objects=25)
             patch.setattr(store_journal, "LifeRunner", often)
-            patch.setattr(store_life, "PIECE_BYTES", 16 * 1024)
+            patch.setattr(uploads, "PIECE_BYTES", 16 * 1024)
             patch.setattr(partition_moves, "KEEP_SOURCE_S", 0.3)
             patch.setattr(resting_stores, "REST_AFTER_S", 0.3)
             patch.setattr(Stores, "let_rest", self._counted(Stores.let_rest))

@@ -322,10 +322,11 @@ class Store(Process):
         self.disk.life += 1
         cut = Cut(object_bytes=40, under_way=world.window, sync_seconds=0.0, seconds=0.0)
         self.unsynced = 0
-        self.life = StoreLife(self.disk.store, self.disk.life, self.disk, world.nonce, cut, inline_bytes=24)
+        self.life = StoreLife(
+            self.disk.store, self.disk.life, self.disk, world.nonce, cut, 24, world.catalog()
+        )
         self.receipts: dict[str, Receipts] = {}
         """As each partition's process keeps them, by the turns that the life tells."""
-        self.life.catalog = world.catalog()
         self.begin(self.run())
 
     def run(self) -> Generator[Any, Any, None]:
@@ -439,9 +440,9 @@ class Store(Process):
         """Leave closed ledgers to the object store, or bring them back."""
         copy = self.disk.copies[partition]
         if copy.away and self.world.aside.random() < 0.3:
-            yield from self.life.fetch_back(partition, sorted(copy.away))
+            yield from self.life.offloading.fetch_back(partition, sorted(copy.away))
         else:
-            yield from self.life.offload(partition, [f for f in copy.closed() if f in copy.files])
+            yield from self.life.offloading.offload(partition, [f for f in copy.closed() if f in copy.files])
 
     def leave(self, partition: str, target: Store) -> Generator[Any, Any, None]:
         self.serving[partition].leaving = True

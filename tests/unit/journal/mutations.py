@@ -18,6 +18,9 @@ import pytest
 from pulsar_ray.errors import JournalDamaged
 from pulsar_ray.journal import reading, store_life
 from pulsar_ray.journal.catalog import Catalog
+from pulsar_ray.journal.life.checkpoints import Checkpoints
+from pulsar_ray.journal.life.claims import Claims
+from pulsar_ray.journal.life.restoring import Restoring
 from pulsar_ray.journal.objects import (
     DATA,
     ENTRIES,
@@ -231,7 +234,8 @@ def started(self: StoreLife, closing: JournalObject | None, first: Callable[[Pla
     if found.is_sealed or found.is_foreign or (yield from self._lacks(found.states)):
         self._depose(is_set_aside=True)
         return
-    self._index_number, self.mirror = found.index_number, found.states
+    self.checkpoints.index_number = found.index_number
+    self.mirror.update(found.states)
     self.shipping.next_number = self.shipping.prefix = first(found.place)
     for state in self.mirror.values():
         for file in state.files.values():
@@ -316,12 +320,11 @@ def one_sequence(patch: Patch, *, has_void: bool, skips: bool) -> None:  # noqa:
         yield from self.catalog.read()
         self.settle()
 
-    checkpoint = StoreLife._checkpoint
     patch.setattr(reading, "_walk_from", walk_from)
     patch.setattr(Shipping, "_put", put)
     patch.setattr(StoreLife, "start", start)
     patch.setattr(StoreLife, "look", look)
-    patch.setattr(StoreLife, "_checkpoint", lambda self, start: checkpoint(self, Place(0, start.number)))
+    patch.setattr(Checkpoints, "_start", lambda self: Place(0, self._shipping.prefix))
 
 
 @mutation("a sequence for each life", "one sequence for all lives, void if a higher life is before it")
@@ -388,41 +391,41 @@ def _(patch: Patch) -> None:
 
 @mutation("journals go behind an index", "journal objects are deleted before the index is durable")
 def _(patch: Patch) -> None:
-    write_index = StoreLife._write_index
+    write_index = Checkpoints._write_index
 
-    def early(self: StoreLife, index: IndexObject) -> Task[bool]:
+    def early(self: Checkpoints, index: IndexObject) -> Task[bool]:
         yield from self._clear_before(index.start)
         return (yield from write_index(self, index))
 
-    patch.setattr(StoreLife, "_write_index", early)
+    patch.setattr(Checkpoints, "_write_index", early)
 
 
 @mutation("an index is create-only", "one index object is written over")
 def _(patch: Patch) -> None:
     take_overwrites(patch)
 
-    def write_index(self: StoreLife, index: IndexObject) -> Task[bool]:
-        yield from ask(Overwrite(index_key(self.store, 0), pack_index(index)))
+    def write_index(self: Checkpoints, index: IndexObject) -> Task[bool]:
+        yield from ask(Overwrite(index_key(self._shipping.store, 0), pack_index(index)))
         return True
 
-    patch.setattr(StoreLife, "_write_index", write_index)
+    patch.setattr(Checkpoints, "_write_index", write_index)
 
 
 @mutation("an index tells the shipped prefix", "an index tells the files as they are")
 def _(patch: Patch) -> None:
-    def told(self: StoreLife) -> dict[str, PartitionState]:
-        states = {}
-        for partition in self.directory.partitions():
-            known = self.mirror.get(partition)
-            term = self.directory.term(partition)
-            state = PartitionState(term, self.directory.left(partition))
-            for name, length in self.directory.lengths(partition).items():
+    def as_they_are(self: Checkpoints) -> dict[str, PartitionState]:
+        states, directory = {}, self._uploads._directory
+        for partition in directory.partitions():
+            known = self._mirror.get(partition)
+            term = directory.term(partition)
+            state = PartitionState(term, directory.left(partition))
+            for name, length in directory.lengths(partition).items():
                 same = known.files.get(name) if known is not None and known.term == term else None
                 state.files[name] = FileState(list(same.pieces) if same else [], length, None)
             states[partition] = state
         return states
 
-    patch.setattr(StoreLife, "_told", told)
+    patch.setattr(Checkpoints, "mirror_copy", as_they_are)
 
 
 @mutation("that files are gone is shipped first", "segments are deleted before that is shipped")
@@ -454,35 +457,43 @@ def _(patch: Patch) -> None:
 
 @mutation("an owner is decided first", "the new owner serves before its catalog entry is decided")
 def _(patch: Patch) -> None:
-    def claimed(self: StoreLife, partition: str) -> Task[None]:
-        yield from self.catalog.read()
-        while self._may_claim(partition):
-            if partition not in self.serving:
-                self._serve(partition)
-            term = self.directory.term(partition)
-            yield from self.catalog.enter(CatalogEntry(self.nonce(), "owner", partition, self.store, term))
+    claim = Claims.claim
+    lives: dict[Claims, StoreLife] = {}
+    init = StoreLife.__post_init__
 
-    patch.setattr(StoreLife, "_claimed", claimed)
+    def known(self: StoreLife) -> None:
+        init(self)
+        lives[self.claims] = self
+
+    def hasty(self: Claims, partition: str) -> Task[None]:
+        yield from self._catalog.read()
+        if self.may_claim(partition) and partition not in lives[self].serving:
+            lives[self]._serve(partition)
+        yield from claim(self, partition)
+
+    patch.setattr(StoreLife, "__post_init__", known)
+    patch.setattr(Claims, "claim", hasty)
+    begin_anew(patch, lives.clear)
 
 
 @mutation(
     "an entry reads all before it", "a catalog entry is made without looking what was decided before it"
 )
 def _(patch: Patch) -> None:
-    may_claim = StoreLife._may_claim
+    may_claim = Claims.may_claim
 
-    def hasty(self: StoreLife, partition: str) -> bool:
+    def hasty(self: Claims, partition: str) -> bool:
         if may_claim(self, partition):
             return True
-        is_here = partition in self.directory.partitions() and self.store not in self.catalog.sealed
-        return is_here and self.catalog.owner(partition).store != self.store
+        is_here = partition in self._directory.partitions() and self._store not in self._catalog.sealed
+        return is_here and self._catalog.owner(partition).store != self._store
 
-    patch.setattr(StoreLife, "_may_claim", hasty)
+    patch.setattr(Claims, "may_claim", hasty)
 
 
 @mutation("a move ships all", "a move does not wait until all is shipped")
 def _(patch: Patch) -> None:
-    has_left, restore, leave = PartitionState.has_left, StoreLife._restore, Store.leave
+    has_left, restore, leave = PartitionState.has_left, Restoring.restored, Store.leave
     hasty: set[str] = set()
     now: list[bool] = [False]
 
@@ -492,7 +503,7 @@ def _(patch: Patch) -> None:
         yield from leave(self, partition, target)
         hasty.discard(partition)
 
-    def restored(self: StoreLife, partition: str, source: CatalogEntry) -> Generator[Any, Any, Any]:
+    def restored(self: Restoring, partition: str, source: CatalogEntry) -> Generator[Any, Any, Any]:
         task, answer = restore(self, partition, source), None
         while True:
             now[0] = partition in hasty
@@ -505,7 +516,7 @@ def _(patch: Patch) -> None:
             answer = yield wanted
 
     patch.setattr(Store, "leave", hasty_leave)
-    patch.setattr(StoreLife, "_restore", restored)
+    patch.setattr(Restoring, "restored", restored)
     patch.setattr(PartitionState, "has_left", lambda self, term: now[0] or has_left(self, term))
     begin_anew(patch, hasty.clear)
 
@@ -524,7 +535,7 @@ def _(patch: Patch) -> None:
 
 @mutation("a later term is not replaced", "a store adopts a partition that it holds in a later term")
 def _(patch: Patch) -> None:
-    patch.setattr(StoreLife, "_is_newer", lambda self, partition, source: False)
+    patch.setattr(Restoring, "is_newer", lambda self, partition, source: False)
 
 
 @mutation("a term has its own ledgers", "ledger numbers go on from the restored manifest")

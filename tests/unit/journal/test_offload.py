@@ -15,7 +15,8 @@ import pytest
 from pulsar_ray.broker.serving.shipping_link import ASYNC, SYNC
 from pulsar_ray.config import OFF
 from pulsar_ray.errors import JournalDamaged, RemoteStoreUnavailable
-from pulsar_ray.journal import store_files, store_life
+from pulsar_ray.journal import store_files
+from pulsar_ray.journal.life import uploads
 from pulsar_ray.journal.offloaded.direct_reading import reading_directly
 from pulsar_ray.journal.offloaded.piece_cache import PieceCache
 from pulsar_ray.journal.offloaded.segment_door import READ_AHEAD
@@ -56,7 +57,7 @@ SETTINGS = {
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a segment of 64 KiB have several pieces, and nobody wait long."""
-    monkeypatch.setattr(store_life, "PIECE_BYTES", 16 * 1024)
+    monkeypatch.setattr(uploads, "PIECE_BYTES", 16 * 1024)
     monkeypatch.setattr(offloaded.READING, "wait_s", 0.3)
 
 
@@ -350,7 +351,7 @@ async def test_the_end_of_a_closed_segment_that_is_in_the_journal_alone_becomes_
     assert name == closed(partition.log)[0]
     note = read_note(other / "p" / str(NUMBER) / name)
     assert note is not None
-    assert max(end - start for start, end, _ in note.pieces) <= store_life.PIECE_BYTES
+    assert max(end - start for start, end, _ in note.pieces) <= uploads.PIECE_BYTES
     with journal_of(other, url), opened_at(other) as log:
         assert seqs(log) == list(range(30))
 
@@ -440,8 +441,8 @@ async def test_a_former_owner_takes_nothing_for_lost_that_its_successor_trimmed(
         successor.link.flush()
         await until(lambda: not any(name in str(piece) for piece in pieces(tmp_path) for name in names[:2]))
         # It was told of nothing, as behind a pause.
-        assert former.run(lambda life: life.fetch_back(str(NUMBER), names[:1])) == []
-        assert former.run(lambda life: life.offload(str(NUMBER), names[1:2])) == []
+        assert former.run(lambda life: life.offloading.fetch_back(str(NUMBER), names[:1])) == []
+        assert former.run(lambda life: life.offloading.offload(str(NUMBER), names[1:2])) == []
         assert (partition.directory / names[1]).exists()
         successor.die()
         partition.die()
@@ -466,7 +467,7 @@ async def test_what_is_brought_back_in_one_term_does_not_go_on_in_the_next(
 
         monkeypatch.setattr(FileStore, "get", get_late)
         fetching = asyncio.create_task(
-            asyncio.to_thread(journal.run, lambda life: life.fetch_back(str(NUMBER), names))
+            asyncio.to_thread(journal.run, lambda life: life.offloading.fetch_back(str(NUMBER), names))
         )
         await until(is_begun.is_set)
         await asyncio.to_thread(journal.depart, NUMBER)
@@ -475,7 +476,7 @@ async def test_what_is_brought_back_in_one_term_does_not_go_on_in_the_next(
         assert await fetching == []
         again = Partition(home, SYNC, **SETTINGS)
         assert seqs(again.log) == list(range(30))
-        assert journal.run(lambda life: life.fetch_back(str(NUMBER), names)) == names
+        assert journal.run(lambda life: life.offloading.fetch_back(str(NUMBER), names)) == names
         assert seqs(again.log) == list(range(30))
         again.die()
 
@@ -504,7 +505,7 @@ async def test_what_is_brought_back_twice_at_once_is_whole(
         monkeypatch.setattr(FileStore, "get", get_late)
 
         def fetch_back() -> list[str]:
-            return journal.run(lambda life: life.fetch_back(str(NUMBER), names))
+            return journal.run(lambda life: life.offloading.fetch_back(str(NUMBER), names))
 
         first = asyncio.create_task(asyncio.to_thread(fetch_back))
         await until(lambda: len(asked) == 3)

@@ -1,0 +1,1 @@
+"""Parts of one life of a store, each with what it alone knows."""
