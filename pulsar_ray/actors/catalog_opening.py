@@ -18,7 +18,7 @@ from pulsar_ray.broker.catalog.founding import CatalogOrder, check_is_ours, chec
 from pulsar_ray.config import OFF, Settings
 from pulsar_ray.errors import CatalogMissing, PulsarException
 from pulsar_ray.journal.at_once import carried_out
-from pulsar_ray.journal.catalog import Catalog as Owners
+from pulsar_ray.journal.ownership import Ownership
 from pulsar_ray.journal.storage.bucket import open_object_store
 from pulsar_ray.managed_ledger.store.store_identity import CATALOG_FILE, StoreIdentity
 from pulsar_ray.model.topic_name import heartbeat
@@ -116,7 +116,7 @@ class CatalogOpening:
         Partitions that were never opened have nothing to lose, and begin here. Those that an ended store
         never shipped stay its own: the disk may come back.
         """
-        owners = Owners()
+        owners = Ownership()
         await asyncio.to_thread(carried_out, owners.read(), decisions.store, time.sleep)
         moves = {
             int(number): entry.store

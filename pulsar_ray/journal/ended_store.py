@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from pulsar_ray.closed_places import make_closed_directory
-from pulsar_ray.journal.catalog import NOBODY
 from pulsar_ray.journal.objects import CatalogEntry
+from pulsar_ray.journal.ownership import NOBODY
 from pulsar_ray.journal.store_files import LIFE_FILE, TERM_FILE, read_term, write_former_term
 from pulsar_ray.ledger.disk import SYSTEM_DISK
 from pulsar_ray.managed_ledger.log.partition_directories import partition_numbers

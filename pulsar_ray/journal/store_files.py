@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from pulsar_ray.errors import CorruptData, JournalDamaged, PulsarException
 from pulsar_ray.format.checksum import Buffer
-from pulsar_ray.journal.catalog import first_epoch, first_ledger, first_term
 from pulsar_ray.journal.objects import ledger_of
+from pulsar_ray.journal.ownership import first_epoch, first_ledger, first_term
 from pulsar_ray.ledger.directory_owner import create_epoch_file
 from pulsar_ray.ledger.disk import SYSTEM_DISK, write_whole
 from pulsar_ray.ledger.offloaded import Offloaded, Piece, note_of, offloaded_names, read_note, write_note

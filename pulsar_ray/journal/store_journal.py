@@ -251,8 +251,8 @@ class StoreJournal:
             self._is_sealed = self.run(lambda life: walk(life.store)).is_sealed
         if not self._is_sealed:
             return None
-        self.run(lambda life: life.catalog.read())
-        return dict(self._life.catalog.owners)
+        self.run(lambda life: life.ownership.read())
+        return dict(self._life.ownership.owners)
 
     def check(self) -> None:
         """Raise StoreSealed if others have taken the store over."""
@@ -303,19 +303,19 @@ class StoreJournal:
 
     def owned_by(self, store: str) -> list[str]:
         """Return the partitions that a store owns; blocks."""
-        self.run(lambda life: life.catalog.read())
-        owners = self._life.catalog.owners
+        self.run(lambda life: life.ownership.read())
+        owners = self._life.ownership.owners
         return sorted(partition for partition, entry in owners.items() if entry.store == store)
 
     def owners_of(self, partitions: Iterable[str]) -> dict[str, str]:
         """Return the stores that own these partitions, without those that nobody owns; blocks."""
-        self.run(lambda life: life.catalog.read())
-        owners = self._life.catalog.owners
+        self.run(lambda life: life.ownership.read())
+        owners = self._life.ownership.owners
         return {each: owners[each].store for each in partitions if each in owners}
 
     def seal(self, store: str) -> list[str]:
         """End a store's journal for ever, and return the partitions that it owned then; blocks."""
-        self.run(lambda life: seal(store, life.catalog, life.nonce))
+        self.run(lambda life: seal(store, life.ownership, life.nonce))
         return self.owned_by(store)
 
     def adopt(self, partitions: Iterable[str]) -> list[str]:
@@ -331,10 +331,10 @@ class StoreJournal:
                 life = self._life
                 while life.is_busy(partition):  # somebody has asked for it before
                     await asyncio.sleep(BUSY_S)
-                await self._runner.run(life.adopt(partition, life.catalog.owner(partition)))
+                await self._runner.run(life.adopt(partition, life.ownership.owner(partition)))
 
         async def call() -> list[str]:
-            await self._runner.run(self._life.catalog.read())
+            await self._runner.run(self._life.ownership.read())
             wanted = list(partitions)
             results = await asyncio.gather(*map(one, wanted), return_exceptions=True)
             self._life.restoring.forget()

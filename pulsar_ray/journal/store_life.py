@@ -14,7 +14,6 @@ from typing import Any
 
 from pulsar_ray.errors import JournalDamaged, PulsarException, ServiceUnitNotReady
 from pulsar_ray.format.checksum import checksum
-from pulsar_ray.journal.catalog import Catalog
 from pulsar_ray.journal.life.checkpoints import Checkpoints
 from pulsar_ray.journal.life.claims import Claims
 from pulsar_ray.journal.life.directory import Directory
@@ -32,6 +31,7 @@ from pulsar_ray.journal.objects import (
     pieces_prefix,
 )
 from pulsar_ray.journal.offloaded.offloading import Offloading
+from pulsar_ray.journal.ownership import Ownership
 from pulsar_ray.journal.partition_state import FileState, PartitionState, apply
 from pulsar_ray.journal.reading import refuse_hole, walk
 from pulsar_ray.journal.requests import (
@@ -75,18 +75,18 @@ class StoreLife:
     nonce: Callable[[], bytes]
     cut: Cut = field(default_factory=Cut)
     inline_bytes: int = 64 * 1024
-    catalog: Catalog = field(default_factory=Catalog)
+    ownership: Ownership = field(default_factory=Ownership)
 
     def __post_init__(self) -> None:
         self.shipping = Shipping(self.store, self.life, self.cut, self.directory.read, self.nonce)
         self.mirror: dict[str, PartitionState] = {}
         """The files of each partition as the shipped prefix has them."""
         self.uploads = Uploads(self.directory, self.inline_bytes)
-        self.claims = Claims(self.store, self.directory, self.catalog, self.nonce)
-        self.restoring = Restoring(self.directory, self.catalog)
+        self.claims = Claims(self.store, self.directory, self.ownership, self.nonce)
+        self.restoring = Restoring(self.directory, self.ownership)
         self.checkpoints = Checkpoints(self.shipping, self.mirror, self.uploads, self.nonce, self._depose)
         self.offloading = Offloading(
-            self.directory, self.catalog, self.shipping, self.uploads, self.checkpoints, self._served
+            self.directory, self.ownership, self.shipping, self.uploads, self.checkpoints, self._served
         )
         self.is_ready = False
         self.serving: set[str] = set()
@@ -258,7 +258,7 @@ class StoreLife:
             self.directory.recover(partition)
             yield from self._ship_missing(partition)
         yield from self.until_shipped()
-        yield from self.catalog.read()
+        yield from self.ownership.read()
         self.is_ready = True
         self._take_told()
         self.settle()
@@ -283,10 +283,10 @@ class StoreLife:
             if stored is not None and self.shipping.next_number == number:
                 self._depose()
                 return
-        yield from self.catalog.read()
+        yield from self.ownership.read()
         self.settle()
         self._begin_untaken()
-        yield from self.catalog.snapshot()
+        yield from self.ownership.snapshot()
 
     def depart(self, partition: str) -> Task[None]:
         """Have a partition leave that nobody serves any more.
@@ -307,7 +307,7 @@ class StoreLife:
         self._awaited_turn = self.shipping.turn
         yield from self.until_shipped()
         self.serving.discard(partition)
-        yield from self.catalog.read()
+        yield from self.ownership.read()
         if self.shipping.is_deposed:
             raise ServiceUnitNotReady(f"partition {partition} was taken over meanwhile")
         self._check_readable(partition)
@@ -422,7 +422,7 @@ class StoreLife:
         for partition in sorted(here | self.mirror.keys()):
             if partition in self.claims.busy or partition in self.serving:
                 continue
-            is_here, owner = partition in here, self.catalog.owner(partition)
+            is_here, owner = partition in here, self.ownership.owner(partition)
             term = self.directory.term(partition) if is_here else self.mirror[partition].term
             if is_here and self.directory.is_dropped(partition):
                 continue
@@ -431,7 +431,7 @@ class StoreLife:
                     self._serve(partition)
             elif owner.term >= term:
                 self._drop(partition, term)
-            elif partition in self._known and self.store not in self.catalog.sealed:
+            elif partition in self._known and self.store not in self.ownership.sealed:
                 self._tasks.append(self._claim(partition))
 
     def _serve(self, partition: str) -> None:
@@ -488,8 +488,8 @@ class StoreLife:
 
     def _clear_pieces(self, partition: str) -> Task[None]:
         """Delete the pieces of a partition that this store dropped, unless another one has it."""
-        yield from self.catalog.read()
-        if self.catalog.owner(partition).store == self.store and partition not in self.mirror:
+        yield from self.ownership.read()
+        if self.ownership.owner(partition).store == self.store and partition not in self.mirror:
             names = yield from ask(ListKeys(pieces_prefix(partition)))
             if names:
                 yield Delete(tuple(names))
@@ -500,8 +500,8 @@ class StoreLife:
         Its directory says that it left only now: in the journal it would be missing there after a restart.
         """
         yield from self.uploads.from_disk(partition, partial(self.directory.leave_out, partition))
-        yield from self.catalog.read()
-        if self.catalog.owner(partition).store == self.store:
+        yield from self.ownership.read()
+        if self.ownership.owner(partition).store == self.store:
             names = yield from ask(ListKeys(pieces_prefix(partition)))
             for pause_s in islice(pauses_s(), TRIES_TO_CLEAR if names else 0):
                 if (yield Delete(tuple(names), is_awaited=True)) is not UNKNOWN:
@@ -532,13 +532,13 @@ def is_manifest(file: str) -> bool:
     return file.startswith("manifest")
 
 
-def seal(store: str, catalog: Catalog, nonce: Callable[[], bytes]) -> Task[None]:
+def seal(store: str, ownership: Ownership, nonce: Callable[[], bytes]) -> Task[None]:
     """End a store's journal for ever, and enter that in the catalog.
 
     Raises JournalDamaged if an object of it is missing, behind which nothing would be read.
     """
     yield from refuse_hole(store)
     yield from walk(store, JournalObject(nonce(), "sealed", 0))
-    yield from catalog.read()
-    while store not in catalog.sealed:
-        yield from catalog.enter(CatalogEntry(nonce(), "sealed", store=store))
+    yield from ownership.read()
+    while store not in ownership.sealed:
+        yield from ownership.enter(CatalogEntry(nonce(), "sealed", store=store))

@@ -17,7 +17,6 @@ from typing import NamedTuple
 from pulsar_ray.errors import JournalDamaged, PulsarException, RemoteStoreRefused
 from pulsar_ray.format.checksum import checksum
 from pulsar_ray.journal.at_once import Reader
-from pulsar_ray.journal.catalog import Catalog
 from pulsar_ray.journal.decisions import read as read_decisions
 from pulsar_ray.journal.objects import (
     ENTRIES,
@@ -31,6 +30,7 @@ from pulsar_ray.journal.objects import (
     unpack_journal,
     unpack_piece,
 )
+from pulsar_ray.journal.ownership import Ownership
 from pulsar_ray.journal.partition_state import FileState, PartitionState, apply
 from pulsar_ray.journal.reading import ends_journal, has_passed, newest_index, stores_in_bucket
 from pulsar_ray.journal.storage.object_store import ObjectStore
@@ -125,7 +125,7 @@ class _Verification:
     def __init__(self, store: ObjectStore, is_deep: bool, progress: Callable[[int], None]) -> None:
         self._reader, self._is_deep = Reader(store, progress), is_deep
         self._found = RemoteFindings()
-        self._catalog = Catalog()
+        self._ownership = Ownership()
 
     def run(self) -> RemoteFindings:
         stores = set(self._reader.run(stores_in_bucket()))
@@ -134,7 +134,7 @@ class _Verification:
         self._check_decisions()
         self._check_catalog()
         owned: dict[str, set[str]] = {}
-        for partition, entry in self._catalog.owners.items():
+        for partition, entry in self._ownership.owners.items():
             owned.setdefault(entry.store, set()).add(partition)
         for name in sorted(stores | owned.keys()):
             self._check_store(name, owned.get(name, set()))
@@ -152,15 +152,15 @@ class _Verification:
     def _check_catalog(self) -> None:
         listed = self._reader.list(ENTRIES)
         try:
-            self._reader.run(self._catalog.read())
+            self._reader.run(self._ownership.read())
         except JournalDamaged as error:
             self._found.add([_damaged("", error, FROM_VERSIONS)])
             return
-        behind = [name for name in listed if int(name.rpartition("/")[2]) >= self._catalog.length]
+        behind = [name for name in listed if int(name.rpartition("/")[2]) >= self._ownership.length]
         if behind:
             reason = f"is not there, though {len(behind)} later entries of the catalog are"
             remedy = f"{FROM_VERSIONS}: without it nobody knows later owners of partitions"
-            self._found.add([Fault(f"{ENTRIES}{self._catalog.length:012d}", reason, remedy)])
+            self._found.add([Fault(f"{ENTRIES}{self._ownership.length:012d}", reason, remedy)])
 
     # ---- one store
     def _check_store(self, name: str, owned: set[str]) -> None:
@@ -222,7 +222,7 @@ class _Verification:
         With `seen` only those are looked for again.
         """
         for partition in sorted(owned & journal.states.keys()):
-            state, entry = journal.states[partition], self._catalog.owner(partition)
+            state, entry = journal.states[partition], self._ownership.owner(partition)
             if state.term < entry.term:
                 reason = f"has partition {partition} in term {state.term}, the catalog in {entry.term}"
                 yield Fault(journal_prefix(name), reason, FROM_VERSIONS)

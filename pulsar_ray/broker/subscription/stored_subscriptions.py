@@ -19,7 +19,7 @@ from pulsar_ray.broker.subscription.served_subscription import ServedSubscriptio
 from pulsar_ray.broker.subscription.subscription_admin import SubscriptionAdmin
 from pulsar_ray.broker.subscription.subscription_parts import DispatcherContext, stored_subscription
 from pulsar_ray.errors import PulsarException
-from pulsar_ray.journal.catalog import first_epoch
+from pulsar_ray.journal.ownership import first_epoch
 from pulsar_ray.journal.shipped_disk import ShippedDisk
 from pulsar_ray.journal.store_files import read_term
 from pulsar_ray.lane.waiting import within

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pulsar_ray.errors import JournalDamaged
 from pulsar_ray.format.checksum import checksum
-from pulsar_ray.journal.catalog import NOBODY, Catalog
 from pulsar_ray.journal.life import uploads
 from pulsar_ray.journal.life.directory import Directory
 from pulsar_ray.journal.objects import (
@@ -15,6 +14,7 @@ from pulsar_ray.journal.objects import (
     pieces_of,
     unpack_piece,
 )
+from pulsar_ray.journal.ownership import NOBODY, Ownership
 from pulsar_ray.journal.partition_state import FileState, PartitionState
 from pulsar_ray.journal.reading import Walk, create, walk
 from pulsar_ray.journal.requests import Get, ListKeys, Task, Wait, ask
@@ -25,8 +25,8 @@ TURN_SECONDS = 0.05
 class Restoring:
     """Reads the journal of a sealed store once for all of its partitions."""
 
-    def __init__(self, directory: Directory, catalog: Catalog) -> None:
-        self._directory, self._catalog = directory, catalog
+    def __init__(self, directory: Directory, ownership: Ownership) -> None:
+        self._directory, self._ownership = directory, ownership
         self._sealed_walk: tuple[str, Walk] | None = None
         self._walking: set[str] = set()
         """Sealed stores whose journals are being read."""
@@ -61,8 +61,8 @@ class Restoring:
                 closed = self._directory.closed(partition, is_staged=True)  # the manifest came before
             is_closed = closed is not None and closed.get(name) == state.files[name].length
             if missing := (yield from self._stage(partition, name, state.files[name], is_closed)):
-                yield from self._catalog.read()
-                if self._catalog.owner(partition) == source:
+                yield from self._ownership.read()
+                if self._ownership.owner(partition) == source:
                     raise JournalDamaged(
                         f"{missing} is not there: bring it back from the bucket's versions; `pulsar-ray "
                         "remote verify` names all that is missing"
@@ -79,7 +79,7 @@ class Restoring:
             yield Wait(TURN_SECONDS)  # another partition of it is being adopted
         if self._sealed_walk is not None and self._sealed_walk[0] == store:
             return self._sealed_walk[1]
-        if store in self._catalog.sealed:
+        if store in self._ownership.sealed:
             self._walking.add(store)
         try:
             found = yield from walk(store)

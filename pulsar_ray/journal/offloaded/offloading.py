@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 from pulsar_ray.errors import JournalDamaged
 from pulsar_ray.format.checksum import checksum
-from pulsar_ray.journal.catalog import Catalog
 from pulsar_ray.journal.life.checkpoints import Checkpoints
 from pulsar_ray.journal.life.directory import Directory
 from pulsar_ray.journal.life.uploads import Uploads, large_pieces
 from pulsar_ray.journal.objects import piece_key, pieces_of, unpack_piece
+from pulsar_ray.journal.ownership import Ownership
 from pulsar_ray.journal.partition_state import FileState, PartitionState
 from pulsar_ray.journal.requests import Get, ListKeys, Shipped, Task, Wait, ask
 from pulsar_ray.journal.shipping import Shipping
@@ -27,13 +27,13 @@ class Offloading:
     def __init__(
         self,
         directory: Directory,
-        catalog: Catalog,
+        ownership: Ownership,
         shipping: Shipping,
         uploads: Uploads,
         checkpoints: Checkpoints,
         served: Callable[[str], PartitionState | None],
     ) -> None:
-        self._directory, self._catalog, self._shipping = directory, catalog, shipping
+        self._directory, self._ownership, self._shipping = directory, ownership, shipping
         self._uploads, self._checkpoints, self._served = uploads, checkpoints, served
         self._fetching: set[str] = set()
         """Partitions of which files are being brought back."""
@@ -99,8 +99,8 @@ class Offloading:
 
         It is asked before anything is called missing: who was taken over may not know it yet.
         """
-        yield from self._catalog.read()
-        owner = self._catalog.owner(partition)
+        yield from self._ownership.read()
+        owner = self._ownership.owner(partition)
         return (owner.store, owner.term) != (self._shipping.store, term)
 
     def _covered(self, partition: str, files: Sequence[str]) -> Task[list[str]]:

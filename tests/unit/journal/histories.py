@@ -24,7 +24,6 @@ from typing import Any
 from pulsar_ray.errors import PulsarException, ServiceUnitNotReady
 from pulsar_ray.format.checksum import Buffer
 from pulsar_ray.journal import store_life
-from pulsar_ray.journal.catalog import NOBODY, Catalog, first_ledger
 from pulsar_ray.journal.objects import (
     Append,
     CatalogEntry,
@@ -34,6 +33,7 @@ from pulsar_ray.journal.objects import (
     unpack_entry,
     unpack_piece,
 )
+from pulsar_ray.journal.ownership import NOBODY, Ownership, first_ledger
 from pulsar_ray.journal.reading import walk
 from pulsar_ray.journal.receipts import Receipts
 from pulsar_ray.journal.requests import (
@@ -323,7 +323,7 @@ class Store(Process):
         cut = Cut(object_bytes=40, under_way=world.window, sync_seconds=0.0, seconds=0.0)
         self.unsynced = 0
         self.life = StoreLife(
-            self.disk.store, self.disk.life, self.disk, world.nonce, cut, 24, world.catalog()
+            self.disk.store, self.disk.life, self.disk, world.nonce, cut, 24, world.ownership()
         )
         self.receipts: dict[str, Receipts] = {}
         """As each partition's process keeps them, by the turns that the life tells."""
@@ -458,7 +458,7 @@ class Store(Process):
             return  # it was taken over meanwhile
         self.world.truths[partition].left.add(term)
         self.serving.pop(partition, None)
-        owner = self.life.catalog.owner(partition)
+        owner = self.life.ownership.owner(partition)
         target.begin(target.life.adopt(partition, owner))
         if self.world.rng.random() < 0.3:
             self.begin(self.life.adopt(partition, owner))  # it is broken off, and the source takes it back
@@ -467,7 +467,7 @@ class Store(Process):
 class Controller(Process):
     def __init__(self, world: World, node: Node | None) -> None:
         super().__init__(world, node)
-        self.catalog = world.catalog()
+        self.ownership = world.ownership()
         self.absent: Counter[str] = Counter()
         self.begin(self.loop())
 
@@ -475,9 +475,9 @@ class Controller(Process):
         world = self.world
         while True:
             yield Wait(world.rng.uniform(5, 12))
-            yield from self.catalog.read()
+            yield from self.ownership.read()
             for partition in world.truths:
-                owner = self.catalog.owner(partition)
+                owner = self.ownership.owner(partition)
                 served = world.seems_served(partition, owner.store)
                 self.absent[partition] = 0 if served else self.absent[partition] + 1
                 if owner == NOBODY:
@@ -492,7 +492,7 @@ class Controller(Process):
             for s in self.world.stores()
             if s.alive
             and s.life.is_ready
-            and not (s.disk.store == owner.store and owner.store in self.catalog.sealed)
+            and not (s.disk.store == owner.store and owner.store in self.ownership.sealed)
         ]
         if targets:
             target = self.world.rng.choice(targets)
@@ -502,11 +502,11 @@ class Controller(Process):
         found = yield from walk(owner.store)
         if partition in found.states and found.states[partition].has_left(owner.term):
             return self.give(partition, owner)
-        yield from store_life.seal(owner.store, self.catalog, self.world.nonce)
+        yield from store_life.seal(owner.store, self.ownership, self.world.nonce)
         self.world.counts["sealed"] += 1
         for each in self.world.truths:
-            if self.catalog.owner(each).store == owner.store:
-                self.give(each, self.catalog.owner(each))
+            if self.ownership.owner(each).store == owner.store:
+                self.give(each, self.ownership.owner(each))
         return None
 
 
@@ -568,8 +568,8 @@ class World:
         self.names += 1
         return self.names
 
-    def catalog(self) -> Catalog:
-        return Catalog(entries_of_a_snapshot=self.entries_of_a_snapshot)
+    def ownership(self) -> Ownership:
+        return Ownership(entries_of_a_snapshot=self.entries_of_a_snapshot)
 
     def nonce(self) -> bytes:
         return self.name().to_bytes(8, "big")

@@ -17,7 +17,6 @@ import pytest
 
 from pulsar_ray.errors import JournalDamaged
 from pulsar_ray.journal import reading, store_life
-from pulsar_ray.journal.catalog import Catalog
 from pulsar_ray.journal.life.checkpoints import Checkpoints
 from pulsar_ray.journal.life.claims import Claims
 from pulsar_ray.journal.life.restoring import Restoring
@@ -41,6 +40,7 @@ from pulsar_ray.journal.objects import (
     unpack_entry,
     unpack_journal,
 )
+from pulsar_ray.journal.ownership import Ownership
 from pulsar_ray.journal.partition_state import FileState, PartitionState, apply
 from pulsar_ray.journal.receipts import Receipts
 from pulsar_ray.journal.requests import Create, Delete, Get, ListKeys, Task, Wait, ask
@@ -244,7 +244,7 @@ def started(self: StoreLife, closing: JournalObject | None, first: Callable[[Pla
         self.directory.recover(partition)
         yield from self._ship_missing(partition)
     yield from self.until_shipped()
-    yield from self.catalog.read()
+    yield from self.ownership.read()
     self.is_ready = True
     self.settle()
 
@@ -317,7 +317,7 @@ def one_sequence(patch: Patch, *, has_void: bool, skips: bool) -> None:  # noqa:
             if is_there and unpack_journal(key, stored).kind == SEALED:
                 self._depose()
                 return
-        yield from self.catalog.read()
+        yield from self.ownership.read()
         self.settle()
 
     patch.setattr(reading, "_walk_from", walk_from)
@@ -466,7 +466,7 @@ def _(patch: Patch) -> None:
         lives[self.claims] = self
 
     def hasty(self: Claims, partition: str) -> Task[None]:
-        yield from self._catalog.read()
+        yield from self._ownership.read()
         if self.may_claim(partition) and partition not in lives[self].serving:
             lives[self]._serve(partition)
         yield from claim(self, partition)
@@ -485,8 +485,8 @@ def _(patch: Patch) -> None:
     def hasty(self: Claims, partition: str) -> bool:
         if may_claim(self, partition):
             return True
-        is_here = partition in self._directory.partitions() and self._store not in self._catalog.sealed
-        return is_here and self._catalog.owner(partition).store != self._store
+        is_here = partition in self._directory.partitions() and self._store not in self._ownership.sealed
+        return is_here and self._ownership.owner(partition).store != self._store
 
     patch.setattr(Claims, "may_claim", hasty)
 
@@ -499,7 +499,7 @@ def _(patch: Patch) -> None:
 
     def hasty_leave(self: Store, partition: str, target: Store) -> Generator[Any, Any, None]:
         hasty.add(partition)
-        target.begin(target.life.adopt(partition, self.life.catalog.owner(partition)))
+        target.begin(target.life.adopt(partition, self.life.ownership.owner(partition)))
         yield from leave(self, partition, target)
         hasty.discard(partition)
 
@@ -553,31 +553,31 @@ def _(patch: Patch) -> None:
 
 @mutation("entries go behind a snapshot", "the catalog's entries are deleted before the snapshot is there")
 def _(patch: Patch) -> None:
-    snapshot = Catalog.snapshot
+    snapshot = Ownership.snapshot
 
-    def early(self: Catalog) -> Task[None]:
+    def early(self: Ownership) -> Task[None]:
         if self._due is not None:
             names = yield from ask(ListKeys(ENTRIES))
             yield Delete(tuple(name for name in names if name < catalog_key(self._due.length)))
         yield from snapshot(self)
 
-    patch.setattr(Catalog, "snapshot", early)
+    patch.setattr(Ownership, "snapshot", early)
 
 
 @mutation("every fold is there", "only the fold of the newest snapshot is written")
 def _(patch: Patch) -> None:
-    fold = Catalog._fold
+    fold = Ownership._fold
 
-    def newest(self: Catalog, length: int) -> Task[None]:
-        others = Catalog(entries_of_a_snapshot=length)
+    def newest(self: Ownership, length: int) -> Task[None]:
+        others = Ownership(entries_of_a_snapshot=length)
         yield from fold(others, length)
 
-    patch.setattr(Catalog, "_fold", newest)
+    patch.setattr(Ownership, "_fold", newest)
 
 
 @mutation("an entry counts when it was looked for its fold", "entries count as soon as they are read")
 def _(patch: Patch) -> None:
-    def read(self: Catalog) -> Task[None]:
+    def read(self: Ownership) -> Task[None]:
         while True:
             first, end = self.length, self._end_of_fold(self.length)
             stored = yield from ask(Get(catalog_key(first)))
@@ -590,7 +590,7 @@ def _(patch: Patch) -> None:
                     return
                 yield from self._read_snapshot()
 
-    patch.setattr(Catalog, "read", read)
+    patch.setattr(Ownership, "read", read)
 
 
 def main(arguments: list[str]) -> int:

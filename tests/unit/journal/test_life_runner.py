@@ -14,9 +14,9 @@ import pytest
 
 from pulsar_ray.errors import RemoteStoreRefused, RemoteStoreUnavailable, ServiceUnitNotReady
 from pulsar_ray.format.checksum import Buffer
-from pulsar_ray.journal.catalog import NOBODY, Catalog
 from pulsar_ray.journal.life_runner import LifeRunner
 from pulsar_ray.journal.objects import Place, index_key, journal_key
+from pulsar_ray.journal.ownership import NOBODY, Ownership
 from pulsar_ray.journal.receipts import Receipts
 from pulsar_ray.journal.shipping import Cut
 from pulsar_ray.journal.storage.bucket import open_object_store
@@ -224,10 +224,10 @@ def test_another_node_takes_over_all_that_was_confirmed(store: Unreliable) -> No
         lost.runner.end()
         confirmed = list(lost.given)
 
-        catalog = Catalog()
-        await other.runner.run(catalog.read())
-        await other.runner.run(seal(lost.disk.store, catalog, lambda: secrets.token_bytes(8)))
-        await other.runner.run(other.runner.life.adopt("p", catalog.owner("p")))
+        ownership = Ownership()
+        await other.runner.run(ownership.read())
+        await other.runner.run(seal(lost.disk.store, ownership, lambda: secrets.token_bytes(8)))
+        await other.runner.run(other.runner.life.adopt("p", ownership.owner("p")))
         await other.until(lambda: "p" in other.serving)
         found = other.log("p")
         assert found == list(range(len(found)))
@@ -264,8 +264,8 @@ def test_a_restart_goes_on_with_all_that_is_here(store: Unreliable) -> None:
 
 def test_an_owner_that_was_sealed_confirms_nothing_more(store: Unreliable) -> None:
     async def test() -> None:
-        node, catalog = await served(store, Names()), Catalog()
-        await node.runner.run(seal(node.disk.store, catalog, lambda: secrets.token_bytes(8)))
+        node, ownership = await served(store, Names()), Ownership()
+        await node.runner.run(seal(node.disk.store, ownership, lambda: secrets.token_bytes(8)))
         node.publish("p", 1)
         await node.until(lambda: node.deposed)
         assert node.given == []
@@ -318,7 +318,7 @@ def test_what_ended_for_good_is_a_problem_whatever_else_is_answered(store: Unrel
         store.create(journal_key(disk.store, Place(0, 0)), b"nobody can read this")
         node = Node(store, disk)
         await node.until(lambda: "JournalDamaged" in node.runner.problem)
-        await node.runner.run(node.runner.life.catalog.read())
+        await node.runner.run(node.runner.life.ownership.read())
         assert "JournalDamaged" in node.runner.problem
         node.runner.end()
 
@@ -331,7 +331,7 @@ def test_a_checkpoint_that_fails_is_a_problem_until_one_is_written(store: Unreli
         key = index_key(node.disk.store, 0)
         store.create(key, b"nobody can read this")
         await node.publish_until(lambda: node.runner.problem)
-        await node.runner.run(node.runner.life.catalog.read())
+        await node.runner.run(node.runner.life.ownership.read())
         assert key in node.runner.problem
         store.delete((key,))
         await node.publish_until(lambda: not node.runner.problem)
@@ -363,7 +363,7 @@ def test_a_partition_moves_between_nodes_that_live(store: Unreliable) -> None:
         for number in range(ENTRIES):
             source.publish("p", number)
         await source.runner.run(source.runner.life.depart("p"))
-        await target.runner.run(target.runner.life.adopt("p", source.runner.life.catalog.owner("p")))
+        await target.runner.run(target.runner.life.adopt("p", source.runner.life.ownership.owner("p")))
         await target.until(lambda: "p" in target.serving)
         assert target.log("p") == source.given == list(range(ENTRIES))
         for each in (source, target):

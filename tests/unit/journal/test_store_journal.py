@@ -25,8 +25,8 @@ from pulsar_ray.errors import (
     StoreSealed,
 )
 from pulsar_ray.journal import store_journal
-from pulsar_ray.journal.catalog import Catalog
 from pulsar_ray.journal.objects import ENTRIES, FOLDS, SNAPSHOTS, pack_piece, piece_key
+from pulsar_ray.journal.ownership import Ownership
 from pulsar_ray.journal.remote_state import problem_of
 from pulsar_ray.journal.requests import Task, Wait
 from pulsar_ray.journal.shipped_disk import ShippedDisk
@@ -809,7 +809,7 @@ async def test_a_disk_that_is_not_read_for_a_while_is_a_problem_until_it_is(
     partition.publish(1)
     await until(lambda: "symbolic links" in problem_of(journal.status()))
     for _ in range(3):
-        await asyncio.to_thread(journal.run, lambda life: life.catalog.read())  # others go on
+        await asyncio.to_thread(journal.run, lambda life: life.ownership.read())  # others go on
     assert "symbolic links" in problem_of(journal.status())
     aside.replace(segment)
     await partition.until_confirmed(0, 1)
@@ -902,7 +902,7 @@ def test_stores_fold_the_decisions_that_they_read(homes: tuple[Path, Path], url:
     bucket = open_object_store(url)
     journals = [started(home, url) for home in homes]
     for journal in journals:
-        journal._life.catalog.entries_of_a_snapshot = 4
+        journal._life.ownership.entries_of_a_snapshot = 4
     decided = [str(number) for number in range(1, 11)]
     assert journals[0].adopt(decided) == decided
     for journal in journals:
@@ -913,7 +913,7 @@ def test_stores_fold_the_decisions_that_they_read(homes: tuple[Path, Path], url:
     for journal in journals:
         journal.run(lambda life: life.look())
     assert counts == [(journal.status()["puts"], journal.status()["lists"]) for journal in journals]
-    late, reads = Catalog(entries_of_a_snapshot=4), journals[1].status()["gets"]
+    late, reads = Ownership(entries_of_a_snapshot=4), journals[1].status()["gets"]
     journals[1].run(lambda _: late.read())
     assert sorted(late.owners, key=int) == decided
     assert journals[1].status()["gets"] - reads < 8

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from pulsar_ray.errors import JournalDamaged
-from pulsar_ray.journal.catalog import NOBODY, Catalog
 from pulsar_ray.journal.objects import (
     ENTRIES,
     FOLDS,
@@ -18,6 +17,7 @@ from pulsar_ray.journal.objects import (
     snapshot_key,
     unpack_snapshot,
 )
+from pulsar_ray.journal.ownership import NOBODY, Ownership
 from pulsar_ray.journal.requests import CREATED, EXISTS, UNKNOWN, Create, Delete, Get, ListKeys, Task, Wait
 
 
@@ -59,9 +59,9 @@ def owner(number: int, partition: str = "p", store: str = "s") -> CatalogEntry:
     return CatalogEntry(number.to_bytes(8, "big"), "owner", partition, store, number)
 
 
-def decide(bucket: Bucket, catalog: Catalog, numbers: range) -> None:
+def decide(bucket: Bucket, ownership: Ownership, numbers: range) -> None:
     for number in numbers:
-        bucket.run(catalog.enter(owner(number, f"p{number % 3}")))
+        bucket.run(ownership.enter(owner(number, f"p{number % 3}")))
 
 
 @pytest.fixture
@@ -69,12 +69,12 @@ def bucket() -> Bucket:
     return Bucket()
 
 
-def catalog() -> Catalog:
-    return Catalog(entries_of_a_snapshot=4)
+def reader_of_four() -> Ownership:
+    return Ownership(entries_of_a_snapshot=4)
 
 
 def test_all_readers_know_the_last_decision_of_each_partition(bucket: Bucket) -> None:
-    writer, reader = catalog(), catalog()
+    writer, reader = reader_of_four(), reader_of_four()
     decide(bucket, writer, range(1, 4))
     bucket.run(writer.enter(CatalogEntry(b"seal", "sealed", store="lost")))
     bucket.run(reader.read())
@@ -84,7 +84,7 @@ def test_all_readers_know_the_last_decision_of_each_partition(bucket: Bucket) ->
 
 
 def test_of_two_who_decide_at_once_the_first_counts_for_both(bucket: Bucket) -> None:
-    first, second = catalog(), catalog()
+    first, second = reader_of_four(), reader_of_four()
     bucket.run(first.enter(owner(1, store="first")))
     bucket.run(second.enter(owner(2, store="second")))
     assert first.owner("p").store == second.owner("p").store == "first"
@@ -92,7 +92,7 @@ def test_of_two_who_decide_at_once_the_first_counts_for_both(bucket: Bucket) -> 
 
 
 def test_a_decision_whose_answer_was_lost_is_ones_own(bucket: Bucket) -> None:
-    writer = catalog()
+    writer = reader_of_four()
     bucket.unknown = 3
     bucket.run(writer.enter(owner(1)))
     assert writer.owner("p") == owner(1)
@@ -100,20 +100,20 @@ def test_a_decision_whose_answer_was_lost_is_ones_own(bucket: Bucket) -> None:
 
 
 def test_a_snapshot_stands_for_the_entries_before_it(bucket: Bucket) -> None:
-    writer = catalog()
+    writer = reader_of_four()
     decide(bucket, writer, range(1, 10))
     bucket.run(writer.snapshot())
     assert bucket.names(SNAPSHOTS) == [8]
     assert bucket.names(FOLDS) == [4, 8]
     assert bucket.names(ENTRIES) == [8]
-    reader, late = catalog(), Catalog(2, {"p": owner(99)}, {"x"}, 4)
+    reader, late = reader_of_four(), Ownership(2, {"p": owner(99)}, {"x"}, 4)
     for each in (reader, late):
         bucket.run(each.read())
         assert (each.owners, each.sealed, each.length) == (writer.owners, set(), 9)
 
 
 def test_nothing_is_written_before_a_snapshot_is_due(bucket: Bucket) -> None:
-    writer = catalog()
+    writer = reader_of_four()
     decide(bucket, writer, range(1, 4))
     bucket.run(writer.snapshot())
     assert bucket.names(SNAPSHOTS) == []
@@ -121,7 +121,7 @@ def test_nothing_is_written_before_a_snapshot_is_due(bucket: Bucket) -> None:
 
 
 def test_two_write_the_same_snapshot(bucket: Bucket) -> None:
-    writer, other = catalog(), catalog()
+    writer, other = reader_of_four(), reader_of_four()
     decide(bucket, writer, range(1, 5))
     bucket.run(other.read())
     bucket.run(writer.snapshot())
@@ -135,22 +135,22 @@ def test_two_write_the_same_snapshot(bucket: Bucket) -> None:
 
 @pytest.mark.parametrize("stale", range(4))
 def test_what_is_written_where_entries_were_deleted_does_not_count(bucket: Bucket, stale: int) -> None:
-    writer, away = catalog(), catalog()
+    writer, away = reader_of_four(), reader_of_four()
     decide(bucket, writer, range(1, stale + 1))
     bucket.run(away.read())
     decide(bucket, writer, range(stale + 1, 5))
     bucket.run(writer.snapshot())
-    reader = Catalog(stale, dict(away.owners), set(), 4)
+    reader = Ownership(stale, dict(away.owners), set(), 4)
     bucket.run(away.enter(owner(1000, "p0", "away")))
     assert bucket.names(ENTRIES) == [stale], "there it stands"
-    for each in (away, reader, catalog()):
+    for each in (away, reader, reader_of_four()):
         bucket.run(each.read())
         assert each.owners == writer.owners
         assert each.length == 4
 
 
 def test_whoever_wrote_there_decides_behind_the_snapshot(bucket: Bucket) -> None:
-    writer, away = catalog(), catalog()
+    writer, away = reader_of_four(), reader_of_four()
     decide(bucket, writer, range(1, 6))
     bucket.run(writer.snapshot())
     for _ in range(2):
@@ -161,7 +161,7 @@ def test_whoever_wrote_there_decides_behind_the_snapshot(bucket: Bucket) -> None
 
 
 def test_a_snapshot_of_other_content_is_damage(bucket: Bucket) -> None:
-    writer = catalog()
+    writer = reader_of_four()
     decide(bucket, writer, range(1, 5))
     bucket.objects[snapshot_key(4)] = pack_snapshot(CatalogSnapshot(4, (), ()))
     with pytest.raises(JournalDamaged, match="two contents of one snapshot"):
@@ -170,17 +170,17 @@ def test_a_snapshot_of_other_content_is_damage(bucket: Bucket) -> None:
 
 
 def test_a_snapshot_that_is_gone_is_named(bucket: Bucket) -> None:
-    writer = catalog()
+    writer = reader_of_four()
     decide(bucket, writer, range(1, 5))
     bucket.run(writer.snapshot())
     del bucket.objects[snapshot_key(4)]
     with pytest.raises(JournalDamaged, match="snapshots/ is empty"):
-        bucket.run(catalog().read())
+        bucket.run(reader_of_four().read())
 
 
 def test_a_damaged_entry_is_named(bucket: Bucket) -> None:
     bucket.objects[catalog_key(0)] = pack_entry(owner(1))[:-3]
-    reader = catalog()
+    reader = reader_of_four()
     with pytest.raises(JournalDamaged, match="catalog/000000000000"):
         bucket.run(reader.read())
     assert reader.length == 0

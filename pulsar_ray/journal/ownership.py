@@ -1,4 +1,6 @@
-"""Decisions stand in the bucket in order, each by one who read all before.
+"""Entries below `catalog/` say which store owns which partition, and which stores have ended.
+
+They stand in order, each decided by a store that has read all before it.
 
 A snapshot stands for the entries before it, which are deleted then. A deleted number looks like the next one
 to be decided, so a small object, the fold, stays for ever and says that there is a snapshot (ADR 0127).
@@ -52,8 +54,8 @@ def first_term(ledger: int) -> int:
 
 
 @dataclass
-class Catalog:
-    """One reader's knowledge of the catalog.
+class Ownership:
+    """One reader's knowledge of the owners of partitions.
 
     All readers of a bucket use the same `entries_of_a_snapshot`.
     """
@@ -97,8 +99,8 @@ class Catalog:
     def enter(self, entry: CatalogEntry) -> Task[None]:
         """Try to decide the next entry; the caller has read all before it.
 
-        The catalog tells afterwards what was decided: somebody else may have been first, and whoever was away
-        for long may have written where entries were deleted.
+        `owner` and `sealed` tell afterwards what was decided: somebody else may have been first, and whoever
+        was away for long may have written where entries were deleted.
         """
         yield from create(catalog_key(self.length), pack_entry(entry))
         yield from self.read()
@@ -131,7 +133,7 @@ class Catalog:
         while True:
             names = yield from ask(ListKeys(SNAPSHOTS))
             if not names:
-                raise JournalDamaged(f"{SNAPSHOTS} is empty, though entries of the catalog were deleted")
+                raise JournalDamaged(f"{SNAPSHOTS} is empty, though entries before it were deleted")
             stored = yield from ask(Get(names[-1]))
             if stored is not None:  # else a newer one has just replaced it
                 break
