@@ -161,11 +161,12 @@ class AckSender:
         self._send_nacks(math.inf)
 
     def forget(self) -> None:
-        """Drop the acknowledgments that were not sent or not answered. Call without the lock."""
+        """Drop all that was not sent or not answered. Call without the lock."""
         self.gathered = 0
         with self.lock:
             self._state.forget()
         self._requests.end_forgotten()
+        self._requests.discard(None)
 
     # --- negative acknowledgments -----------------------------------------------------------------
 

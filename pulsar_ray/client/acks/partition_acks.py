@@ -45,17 +45,20 @@ class PendingRequest:
     """A request that `build(request id)` makes, until it is answered.
 
     `answered` is set once it was carried out, or refused with `error`. `acknowledged` is what it
-    acknowledges.
+    acknowledges. Unless it `survives_seeks` it is about messages that come again behind one.
     """
 
-    __slots__ = ("_then", "acknowledged", "answered", "build", "carried_out", "error")
+    __slots__ = ("_then", "acknowledged", "answered", "build", "carried_out", "error", "survives_seeks")
 
     def __init__(
         self,
         build: Callable[[int], Request],
         carried_out: Callable[[], None] | None = None,
         acknowledged: AckBatch | None = None,
+        *,
+        survives_seeks: bool = False,
     ) -> None:
+        self.survives_seeks = survives_seeks
         self.build = build
         self.carried_out = carried_out
         self.acknowledged = acknowledged
@@ -117,10 +120,14 @@ class UnansweredRequests:
         self._unanswered = {}
 
     def submit(
-        self, build: Callable[[int], Request], carried_out: Callable[[], None] | None = None
+        self,
+        build: Callable[[int], Request],
+        carried_out: Callable[[], None] | None = None,
+        *,
+        survives_seeks: bool = False,
     ) -> PendingRequest:
         """Keep a request, and send it if the consumer is open."""
-        request = PendingRequest(build, carried_out)
+        request = PendingRequest(build, carried_out, survives_seeks=survives_seeks)
         self.add(request)
         if self.is_open:
             self.send(request)
@@ -191,10 +198,10 @@ class UnansweredRequests:
                 raise request.error.again()
 
     def forget(self) -> None:
-        """Repeat none of them again; call `end_forgotten` soon, without the consumer's lock."""
+        """Repeat nothing that a seek ends; call `end_forgotten` soon, without the consumer's lock."""
         with self._lock:
-            self._forgotten += self._unanswered
-            self._unanswered = {}
+            self._forgotten += [request for request in self._unanswered if not request.survives_seeks]
+            self._unanswered = {request: None for request in self._unanswered if request.survives_seeks}
 
     def end_forgotten(self) -> None:
         """Release the threads that wait for forgotten requests, as if these had been carried out."""

@@ -296,7 +296,7 @@ class DispatcherSession:
 
     def _leave(self, deadline: float) -> None:
         while not (self.is_gone() or self._pending_close.is_confirmed()):
-            self._requests.submit(self._close_request)
+            self._requests.submit(self._close_request, survives_seeks=True)
             if self.is_gone():
                 self._requests.discard(self.refusal)
             try:

@@ -217,6 +217,36 @@ def test_a_partition_that_ends_while_another_thread_closes_it_lets_that_go_on() 
     assert core.has_failed
 
 
+def test_a_close_is_repeated_although_the_subscription_was_sought_meanwhile() -> None:
+    core = core_of()
+    partition, link = open_partition(core)
+    is_asked, ended = threading.Event(), threading.Event()
+
+    def wait(event: threading.Event, _deadline: float) -> bool:
+        is_asked.set()
+        return event.wait(WAIT_S)
+
+    link.wait = wait  # type: ignore[method-assign]
+
+    def close() -> None:
+        partition.close(WAIT_S)
+        ended.set()
+
+    closing = threading.Thread(target=close)
+    closing.start()
+    assert is_asked.wait(WAIT_S)
+    partition.session.on_request(
+        Reset(1, after_seeks(1), is_seek=True, last_number=0, granted=0), memoryview(b"")
+    )
+    # The dispatcher died before it got the first one.
+    link.answer_all(SessionLost("cut"))
+    partition.requests.send_all()
+    assert not ended.is_set()
+    assert [type(request) for request in link.answer_all()] == [CloseEndpoint]
+    assert ended.wait(WAIT_S)
+    closing.join()
+
+
 def test_asleep_it_is_connected_if_it_was_ever_open() -> None:
     core = core_of()
     partition, link = open_partition(core)
