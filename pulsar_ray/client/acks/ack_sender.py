@@ -126,6 +126,7 @@ class AckSender:
         with self.lock:
             # Added before any other thread can find that there is nothing to acknowledge any more.
             sent = [self._request(part, at_once=at_once) for part in _parts(self.acks.drain())]
+            self.acks.forget_gone(self.unacked.batch_size)
             for request in sent:
                 self._requests.add(request)
             is_open = self._requests.is_open

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from pulsar_ray.client.received.message import Rows, ranges_of
@@ -30,6 +30,8 @@ WHOLE_ENTRY = -1
 """The row of a cumulative acknowledgment that covers its entry completely."""
 MAX_UNSIZED = 10_000
 """Most batches of unknown size whose acknowledged rows are remembered."""
+MAX_GONE = 1000
+"""About how many partly acknowledged batches are remembered that are not held."""
 
 
 class AckBatch(NamedTuple):
@@ -114,6 +116,7 @@ class AckTracker:
         "_first",
         "_last",
         "_ledger",
+        "_most_partial",
         "_moved",
         "_partial",
         "_ranges",
@@ -136,6 +139,7 @@ class AckTracker:
         # Entries of that ledger that came in no run, or in a short one.
         self._singles = array("q")
         self._partial: dict[tuple[int, int], _PartialBatch] = {}
+        self._most_partial = MAX_GONE
         # Flags of blocks whose rows are entries, by ledger id and first entry id.
         self._entries: dict[tuple[int, int], bytearray] = {}
         self.current = NO_FLAGS
@@ -422,6 +426,18 @@ class AckTracker:
         if not (entries.ranges or entries.bits or batch_rows or moved) and cumulative is None:
             return None
         return AckBatch(entries.ranges, batch_rows, cumulative, entries.bits, moved)
+
+    def forget_gone(self, is_held: Callable[[int, int], object]) -> None:
+        """Forget rows of batches that are not held any more, if there are many.
+
+        Such a batch failed and was finished elsewhere, or is finished here. Call it behind `drain`.
+        """
+        if len(self._partial) > self._most_partial:
+            self._look_at_flags()
+            gone = [key for key in self._partial if not is_held(*key) and key not in self._dirty]
+            for key in gone:
+                del self._partial[key]
+            self._most_partial = MAX_GONE + 2 * len(self._partial)
 
     def _drain_entries(self) -> EntrySet:
         ledger_id = self._ledger

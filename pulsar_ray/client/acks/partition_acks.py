@@ -279,6 +279,9 @@ class IgnoredAcks:
         """None: nothing was gathered."""
         return None
 
+    def forget_gone(self, is_held: Callable[[int, int], object]) -> None:
+        """Nothing is there to forget."""
+
     def clear(self) -> None:
         """Nothing is there to forget."""
 

@@ -408,7 +408,7 @@ NUMBERING_BITS = 20
 
 
 class ConnectedConsumers(dict[int, ConsumerEndpoint]):
-    """Endpoints by incarnation, with the ids of their numberings.
+    """Endpoints by incarnation; gives them the ids of their numberings.
 
     Deliveries are numbered anew whenever the dispatcher does not know their consumer. Ids rise with the
     dispatcher's epoch: so a consumer that missed the answer to its attach is not believed to have what it had
@@ -418,13 +418,10 @@ class ConnectedConsumers(dict[int, ConsumerEndpoint]):
     def __init__(self, epoch: int) -> None:
         super().__init__()
         self._ids = itertools.count(epoch << NUMBERING_BITS)
-        self._numberings: dict[int, int] = {}
 
     def numbering(self, incarnation: int, *, is_known: bool) -> int:
         """Return the id of a consumer's numbering: a new one unless the consumer is known."""
-        if not is_known:
-            self._numberings[incarnation] = next(self._ids)
-        return self._numberings[incarnation]
+        return self[incarnation].numbering if is_known else next(self._ids)
 
     def put(self, endpoint: ConsumerEndpoint) -> None:
         """Make an endpoint the consumer's, in place of one that it had before."""
@@ -440,7 +437,6 @@ class ConnectedConsumers(dict[int, ConsumerEndpoint]):
         if self.get(endpoint.incarnation) is not endpoint:
             return False
         del self[endpoint.incarnation]
-        self._numberings.pop(endpoint.incarnation, None)
         return True
 
     def drop_queues(self, drops: Sequence[DropQueue]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pulsar_ray.client.acks.ack_sender import MAX_RANGES_PER_PACKET, AckSender
-from pulsar_ray.client.acks.ack_tracker import AckBatch
+from pulsar_ray.client.acks.ack_tracker import MAX_GONE, AckBatch
 from pulsar_ray.client.acks.partition_acks import PartitionAcks, UnansweredRequests
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.errors import NotAllowedError, SessionLost, Timeout, WrongNode
@@ -218,6 +218,21 @@ def test_threads_that_acknowledge_while_others_send_lose_nothing() -> None:
             flags = int.from_bytes(bits, "little")
             entries += [origin + row for row in range(flags.bit_length()) if flags >> row & 1]
     assert sorted(entries) == list(range(count))
+
+
+def test_rows_of_batches_that_others_finished_are_forgotten_when_they_are_many() -> None:
+    world = World()
+    acks = world.sender.acks
+    world.sender.unacked.add(LEDGER, 5, 1, span(0, 2), 2)
+    batches = range(3 * MAX_GONE)
+    for entry_id in batches:
+        with world.lock:
+            acks.add_row(LEDGER, entry_id, 0, 2)
+        if entry_id % 100 == 0:
+            world.sender.flush()
+    left = [acks.outstanding_rows(LEDGER, entry_id, span(0, 2)) for entry_id in batches]
+    assert left[5] == left[-1] == span(1, 2), "of what is held, and of the last ones, each row is known"
+    assert left.count(span(1, 2)) < 2 * MAX_GONE
 
 
 def test_what_does_not_fit_into_a_packet_is_cut() -> None:

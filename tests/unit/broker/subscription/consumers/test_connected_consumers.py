@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from typing import Any
 
 import pytest
@@ -59,13 +60,15 @@ class Carrier:
     def hold_reading(self, *, held: bool) -> None: ...
 
 
-def opened(incarnation: int, consumer_id: int = 1) -> tuple[ConsumerEndpoint, Sender, Carrier]:
+def opened(
+    incarnation: int, consumer_id: int = 1, numbering: int = 5
+) -> tuple[ConsumerEndpoint, Sender, Carrier]:
     session, carrier, sender = Session(1, "client", 0), Carrier(), Sender()
     session.carrier = carrier
     request = OpenConsumer(
         1, consumer_id, "c", incarnation, 1, 0, False, True, 0, 0, (), None, "s", 0, properties={"a": "b"}
     )
-    return ConsumerEndpoint("s", session, request, 5, sender), sender, carrier
+    return ConsumerEndpoint("s", session, request, numbering, sender), sender, carrier
 
 
 def test_grants_wait_until_the_consumer_is_open_behind_what_it_gets_again() -> None:
@@ -109,9 +112,17 @@ def test_a_consumer_is_notified_once_whether_it_is_active() -> None:
 def test_a_numbering_is_kept_while_the_consumer_is_known_and_rises_with_the_epoch() -> None:
     consumers = ConnectedConsumers(3)
     first = consumers.numbering(7, is_known=False)
+    consumers.put(opened(7, numbering=first)[0])
     assert consumers.numbering(7, is_known=True) == first
     assert consumers.numbering(7, is_known=False) > first
     assert consumers.numbering(8, is_known=False) < ConnectedConsumers(4).numbering(7, is_known=False)
+
+
+def test_nothing_is_kept_of_consumers_that_were_refused() -> None:
+    consumers = ConnectedConsumers(3)
+    for incarnation in range(100):
+        consumers.numbering(incarnation, is_known=False)
+    assert not [kept for kept in (consumers, *vars(consumers).values()) if isinstance(kept, Sized) and kept]
 
 
 def test_a_new_endpoint_takes_the_place_of_the_former_one() -> None:
@@ -119,7 +130,6 @@ def test_a_new_endpoint_takes_the_place_of_the_former_one() -> None:
     former, sender, _ = opened(7)
     latter, _, _ = opened(7)
     for endpoint in (former, latter):
-        consumers.numbering(7, is_known=False)
         consumers.put(endpoint)
     assert sender.is_ended == 1
     assert latter.session.endpoints == {1: latter}
