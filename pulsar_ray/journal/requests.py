@@ -5,7 +5,7 @@ A task waits for nothing itself, and starts nothing: who runs it carries the req
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -24,6 +24,7 @@ CREATED: Final = "created"
 EXISTS: Final = "exists"
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
+_TURN_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -86,3 +87,9 @@ def ask(request: Request) -> Task[Any]:
         if answer is not UNKNOWN:
             return answer
         yield Wait(next(pauses))
+
+
+def until(is_so: Callable[[], bool]) -> Task[None]:
+    """Wait for what another task of the same life brings about."""
+    while not is_so():
+        yield Wait(_TURN_SECONDS)

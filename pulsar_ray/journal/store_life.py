@@ -44,11 +44,11 @@ from pulsar_ray.journal.requests import (
     Wait,
     ask,
     pauses_s,
+    until,
 )
 from pulsar_ray.journal.shipping import Cut, Queued, Shipping
 
 TRIES_TO_CLEAR = 5
-CLEARING_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -212,8 +212,8 @@ class StoreLife:
         self.settle()
 
     def _take_in(self, partition: str) -> Task[None]:
-        while partition in self._clearing:
-            yield Wait(CLEARING_SECONDS)  # else what is uploaded would be deleted behind that
+        # Else what is uploaded would be deleted behind that.
+        yield from until(lambda: partition not in self._clearing)
         files = list(self._synced_ends.get(partition, {}))
         yield from self.uploads.from_disk(partition, partial(self.directory.enter, partition, files))
         while True:

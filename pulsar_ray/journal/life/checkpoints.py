@@ -17,7 +17,7 @@ from pulsar_ray.journal.objects import (
 )
 from pulsar_ray.journal.partition_state import PartitionState
 from pulsar_ray.journal.reading import create
-from pulsar_ray.journal.requests import Delete, ListKeys, Task, Wait, ask
+from pulsar_ray.journal.requests import Delete, ListKeys, Task, ask, until
 from pulsar_ray.journal.shipping import Shipping
 
 MOST_INDEX_BYTES = 16 * 1024 * 1024
@@ -25,7 +25,6 @@ MOST_INDEX_BYTES = 16 * 1024 * 1024
 LEAST_INLINE_BYTES = 512
 TRIES = 3
 """A file that is replaced meanwhile ends one; many partitions often have such a file."""
-TURN_SECONDS = 0.05
 T = TypeVar("T")
 
 
@@ -60,8 +59,7 @@ class Checkpoints:
 
     def alone(self, work: Task[T]) -> Task[T]:
         """Run a task while no checkpoint is under way, and let none begin meanwhile."""
-        while self._is_under_way:
-            yield Wait(TURN_SECONDS)
+        yield from until(lambda: not self._is_under_way)
         self._is_under_way = True
         try:
             return (yield from work)

@@ -8,9 +8,7 @@ from contextlib import contextmanager
 from pulsar_ray.journal.life.directory import Directory
 from pulsar_ray.journal.objects import CatalogEntry
 from pulsar_ray.journal.ownership import NOBODY, Ownership
-from pulsar_ray.journal.requests import Task, Wait
-
-TURN_SECONDS = 0.05
+from pulsar_ray.journal.requests import Task, until
 
 
 class Claims:
@@ -35,8 +33,8 @@ class Claims:
 
     def claim(self, partition: str) -> Task[None]:
         """Decide, if it may be, that a partition is ours in its present term."""
-        while self._is_claiming:
-            yield Wait(TURN_SECONDS)  # else each would write the next entry, and all but one in vain
+        # Else each would write the next entry, and all but one in vain.
+        yield from until(lambda: not self._is_claiming)
         self._is_claiming = True
         try:
             yield from self._ownership.read()

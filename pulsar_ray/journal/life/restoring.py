@@ -17,9 +17,7 @@ from pulsar_ray.journal.objects import (
 from pulsar_ray.journal.ownership import NOBODY, Ownership
 from pulsar_ray.journal.partition_state import FileState, PartitionState
 from pulsar_ray.journal.reading import Walk, create, walk
-from pulsar_ray.journal.requests import Get, ListKeys, Task, Wait, ask
-
-TURN_SECONDS = 0.05
+from pulsar_ray.journal.requests import Get, ListKeys, Task, ask, until
 
 
 class Restoring:
@@ -75,8 +73,7 @@ class Restoring:
 
         Nothing comes behind a seal.
         """
-        while store in self._walking:
-            yield Wait(TURN_SECONDS)  # another partition of it is being adopted
+        yield from until(lambda: store not in self._walking)  # another partition of it is being adopted
         if self._sealed_walk is not None and self._sealed_walk[0] == store:
             return self._sealed_walk[1]
         if store in self._ownership.sealed:

@@ -12,10 +12,8 @@ from pulsar_ray.journal.life.uploads import Uploads, large_pieces
 from pulsar_ray.journal.objects import piece_key, pieces_of, unpack_piece
 from pulsar_ray.journal.ownership import Ownership
 from pulsar_ray.journal.partition_state import FileState, PartitionState
-from pulsar_ray.journal.requests import Get, ListKeys, Shipped, Task, Wait, ask
+from pulsar_ray.journal.requests import Get, ListKeys, Shipped, Task, ask, until
 from pulsar_ray.journal.shipping import Shipping
-
-TURN_SECONDS = 0.05
 
 
 class Offloading:
@@ -59,8 +57,7 @@ class Offloading:
         Those are left out that were trimmed meanwhile, or whose partition is another's by now. Raises
         JournalDamaged if an object is gone or damaged.
         """
-        while partition in self._fetching:  # else both would write the same file
-            yield Wait(TURN_SECONDS)
+        yield from until(lambda: partition not in self._fetching)  # else both would write the same file
         self._fetching.add(partition)
         try:
             done, is_here = list[str](), partition in self._directory.partitions()
