@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +22,10 @@ from pulsar_ray.journal.objects import (
 )
 from pulsar_ray.journal.ownership import NOBODY, Ownership
 from pulsar_ray.journal.requests import CREATED, EXISTS, UNKNOWN, Create, Delete, Get, ListKeys, Task, Wait
+from pulsar_ray.journal.storage.bucket import open_object_store
+from tests.unit.journal.test_store_journal import DEADLINE_S, homes, started, url
+
+__all__ = ["homes", "url"]
 
 
 class Bucket:
@@ -192,3 +199,33 @@ def test_a_snapshot_has_golden_bytes() -> None:
     assert stored.hex() == (
         "50524a31010493079294c4080000000000000001a170a1730194c4080000000000000002a171a1740291a17584221619431f5646"
     )
+
+
+def test_stores_fold_the_decisions_that_they_read(homes: tuple[Path, Path], url: str) -> None:
+    bucket = open_object_store(url)
+    journals = [started(home, url) for home in homes]
+    for journal in journals:
+        journal._life.ownership.entries_of_a_snapshot = 4
+    decided = [str(number) for number in range(1, 11)]
+    assert journals[0].adopt(decided) == decided
+    for journal in journals:
+        journal.run(lambda life: life.look())
+    until_now(lambda: len(bucket.list(ENTRIES)) == 2)
+    assert [len(bucket.list(prefix)) for prefix in (SNAPSHOTS, FOLDS)] == [1, 2]
+    counts = [(journal.status()["puts"], journal.status()["lists"]) for journal in journals]
+    for journal in journals:
+        journal.run(lambda life: life.look())
+    assert counts == [(journal.status()["puts"], journal.status()["lists"]) for journal in journals]
+    late, reads = Ownership(entries_of_a_snapshot=4), journals[1].status()["gets"]
+    journals[1].run(lambda _: late.read())
+    assert sorted(late.owners, key=int) == decided
+    assert journals[1].status()["gets"] - reads < 8
+    for journal in journals:
+        journal.stop()
+
+
+def until_now(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)

@@ -20,21 +20,15 @@ from pulsar_ray.config import OFF
 from pulsar_ray.errors import (
     JournalDamaged,
     RemoteStoreRefused,
-    RemoteStoreUnavailable,
     ServiceUnitNotReady,
     StoreSealed,
 )
-from pulsar_ray.journal import store_journal
-from pulsar_ray.journal.objects import ENTRIES, FOLDS, SNAPSHOTS, pack_piece, piece_key
-from pulsar_ray.journal.ownership import Ownership
-from pulsar_ray.journal.remote_state import problem_of
 from pulsar_ray.journal.requests import Task, Wait
 from pulsar_ray.journal.shipped_disk import ShippedDisk
 from pulsar_ray.journal.shipping import Cut
-from pulsar_ray.journal.storage.bucket import open_object_store
 from pulsar_ray.journal.storage.file_store import FileStore
 from pulsar_ray.journal.store_files import listed_files, read_term, remove_partition
-from pulsar_ray.journal.store_journal import CountingStore, StoreJournal
+from pulsar_ray.journal.store_journal import StoreJournal
 from pulsar_ray.journal.store_life import StoreLife
 from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk
 from pulsar_ray.maintenance.backup import adopt_copy, back_up
@@ -474,46 +468,6 @@ async def test_a_directory_that_lacks_what_was_shipped_is_not_served(
     assert stored(second) == [0]
 
 
-class Unwilling:
-    """An object store that does not answer, or refuses to delete."""
-
-    is_away = True
-
-    def create(self, key: str, body: bytes) -> bool:
-        if self.is_away:
-            raise RemoteStoreUnavailable(f"{key}: connection refused")
-        return True
-
-    def get(self, key: str) -> bytes | None:
-        return None
-
-    def delete(self, keys: tuple[str, ...]) -> None:
-        raise RemoteStoreRefused(f"{keys[0]}: access denied")
-
-
-def test_a_store_that_stands_still_says_why_until_it_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    inner = Unwilling()
-    store = CountingStore(inner)  # type: ignore[arg-type]
-    monkeypatch.setattr(store_journal, "AWAY_S", 0.0)
-    for _ in range(2):
-        with pytest.raises(RemoteStoreUnavailable):
-            store.create("journal/a/1/0", b"12")
-    assert store.get("journal/a/1/0") is None  # as of a shared directory whose disk is full
-    assert "journal/a/1/0: connection refused" in store_journal.why_away(store)
-    inner.is_away = False
-    store.create("journal/a/1/0", b"12")
-    assert store_journal.why_away(store) == ""
-    assert (store.puts, store.put_bytes, store.errors) == (3, 2, 2)
-
-
-def test_a_right_to_delete_that_is_missing_is_kept_until_it_is_given() -> None:
-    store = CountingStore(Unwilling())  # type: ignore[arg-type]
-    store.delete(())
-    with pytest.raises(RemoteStoreRefused):
-        store.delete(("index/a/0",))
-    assert store.delete_failure == "index/a/0: access denied"
-
-
 @runs
 async def test_another_cluster_on_the_prefix_is_refused_and_keeps_what_it_has(
     homes: tuple[Path, Path], url: str
@@ -790,142 +744,6 @@ async def test_a_partition_whose_file_was_cut_gets_no_receipt_by_what_others_shi
     await asyncio.to_thread(restarted, first, url)
     await asyncio.to_thread(taken_over, second, url)
     assert stored(second) == [0, 1, 2]
-
-
-@runs
-@pytest.mark.parametrize("is_known", [False, True], ids=["taken in", "shipped on"])
-async def test_a_disk_that_is_not_read_for_a_while_is_a_problem_until_it_is(
-    homes: tuple[Path, Path], url: str, *, is_known: bool
-) -> None:
-    first, _ = homes
-    journal = await asyncio.to_thread(started, first, url)
-    partition = Partition(first, SYNC if is_known else OFF)
-    partition.publish(0)
-    await partition.until_confirmed(0)
-    (segment,) = partition.directory.glob("*.seg")
-    aside = segment.rename(segment.with_name("aside"))
-    segment.symlink_to(aside)  # no link is read, and that is an error as any of a disk
-    partition.link.set_durability(SYNC, 30.0)
-    partition.publish(1)
-    await until(lambda: "symbolic links" in problem_of(journal.status()))
-    for _ in range(3):
-        await asyncio.to_thread(journal.run, lambda life: life.ownership.read())  # others go on
-    assert "symbolic links" in problem_of(journal.status())
-    aside.replace(segment)
-    await partition.until_confirmed(0, 1)
-    assert problem_of(journal.status()) == ""
-    partition.die()
-    await asyncio.to_thread(journal.stop)
-
-
-@runs
-async def test_a_partition_whose_begin_failed_is_begun_again(homes: tuple[Path, Path], url: str) -> None:
-    first, _ = homes
-    journal = await asyncio.to_thread(started, first, url)
-    partition = Partition(first, OFF)
-    while sum(listed_files(partition.directory).values()) < 100_000:
-        partition.publish(*range(len(partition.confirmed), len(partition.confirmed) + 500))
-    count = len(partition.confirmed)
-    (segment,) = partition.directory.glob("*.seg")
-    end = listed_files(partition.directory)[segment.name]
-    bucket, key = open_object_store(url), piece_key(str(NUMBER), segment.name, 0, end)
-    bucket.create(key, pack_piece(b"of nobody"))
-    partition.link.set_durability(SYNC, 30.0)
-    await until(lambda: f"{NUMBER} is not shipped: two contents" in problem_of(journal.status()))
-    partition.publish(count)
-    assert count not in partition.confirmed
-    bucket.delete((key,))
-    await asyncio.to_thread(journal.run, lambda life: life.look())
-    await partition.until_confirmed(*range(count + 1))
-    assert problem_of(journal.status()) == ""
-    partition.die()
-    await asyncio.to_thread(journal.stop)
-
-
-@runs
-@pytest.mark.parametrize("is_restarted", [False, True], ids=["same process", "restarted"])
-async def test_a_partition_that_is_off_while_its_store_is_away_leaves_the_journal(
-    homes: tuple[Path, Path], url: str, *, is_restarted: bool
-) -> None:
-    first, second = homes
-    journal = await asyncio.to_thread(started, first, url)
-    partition = Partition(first)
-    partition.publish(0)
-    await partition.until_confirmed(0)
-    await asyncio.to_thread(journal.stop)
-    if is_restarted:
-        partition.die()
-        partition = Partition(first, OFF)
-    else:
-        partition.link.set_durability(OFF, 30.0)
-    partition.publish(1)
-    again = await asyncio.to_thread(started, first, url)
-    await until(lambda: is_left_out(partition.directory))
-    assert str(NUMBER) not in again._life.mirror
-    await asyncio.to_thread(again.stop)
-    partition.die()
-    assert await asyncio.to_thread(taken_over, second, url) == []
-    assert stored(first) == [0, 1]
-
-
-def is_left_out(directory: Path) -> bool:
-    term = read_term(directory)
-    return term is not None and term.is_left_out
-
-
-@runs
-async def test_a_store_that_dies_before_a_partition_has_left_the_journal_serves_its_directory(
-    homes: tuple[Path, Path], url: str
-) -> None:
-    first, _ = homes
-    journal = await asyncio.to_thread(started, first, url)
-    partition = Partition(first)
-    partition.publish(0)
-    await partition.until_confirmed(0)
-    hold_back(journal)
-    partition.link.set_durability(OFF, 30.0)
-    await until(lambda: journal._life.files_of(str(NUMBER)) == {})
-    assert not is_left_out(partition.directory)
-    await asyncio.to_thread(journal.stop, 0.0)
-    again = await asyncio.to_thread(started, first, url)
-    assert not again.is_ended
-    await until(lambda: is_left_out(partition.directory))
-    partition.link.set_durability(SYNC, 30.0)
-    partition.publish(1)
-    await until(lambda: 1 in partition.confirmed)
-    assert again.is_serving
-    partition.die()
-    await asyncio.to_thread(again.stop)
-
-
-def test_stores_fold_the_decisions_that_they_read(homes: tuple[Path, Path], url: str) -> None:
-    bucket = open_object_store(url)
-    journals = [started(home, url) for home in homes]
-    for journal in journals:
-        journal._life.ownership.entries_of_a_snapshot = 4
-    decided = [str(number) for number in range(1, 11)]
-    assert journals[0].adopt(decided) == decided
-    for journal in journals:
-        journal.run(lambda life: life.look())
-    until_now(lambda: len(bucket.list(ENTRIES)) == 2)
-    assert [len(bucket.list(prefix)) for prefix in (SNAPSHOTS, FOLDS)] == [1, 2]
-    counts = [(journal.status()["puts"], journal.status()["lists"]) for journal in journals]
-    for journal in journals:
-        journal.run(lambda life: life.look())
-    assert counts == [(journal.status()["puts"], journal.status()["lists"]) for journal in journals]
-    late, reads = Ownership(entries_of_a_snapshot=4), journals[1].status()["gets"]
-    journals[1].run(lambda _: late.read())
-    assert sorted(late.owners, key=int) == decided
-    assert journals[1].status()["gets"] - reads < 8
-    for journal in journals:
-        journal.stop()
-
-
-def until_now(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 @runs
