@@ -345,8 +345,9 @@ class StoreLife:
         Returns how many bytes have come meanwhile: so much is left to ship and read when it leaves.
         """
         yield from self.until_shipped()
-        # One that is under way may have begun before the last of it was shipped.
-        yield from self.checkpoints.alone(self.checkpoints.tries())
+        if self.is_ready:  # else the mirror is not known yet
+            # An index that is under way may have begun before the last of it was shipped.
+            yield from self.checkpoints.alone(self.checkpoints.tries())
         mirror = self.mirror.get(partition)
         bases = {} if mirror is None else {name: file.base for name, file in mirror.files.items()}
         lengths = self.files_of(partition)

@@ -18,6 +18,7 @@ from pulsar_ray.journal.life_runner import LifeRunner
 from pulsar_ray.journal.objects import Place, index_key, journal_key
 from pulsar_ray.journal.ownership import NOBODY, Ownership
 from pulsar_ray.journal.receipts import Receipts
+from pulsar_ray.journal.requests import Shipped
 from pulsar_ray.journal.shipping import Cut
 from pulsar_ray.journal.storage.bucket import open_object_store
 from pulsar_ray.journal.storage.object_store import ObjectStore
@@ -338,6 +339,13 @@ def test_a_checkpoint_that_fails_is_a_problem_until_one_is_written(store: Unreli
         node.runner.end()
 
     run(test)
+
+
+def test_no_index_is_written_before_the_former_life_is_closed() -> None:
+    disk = Disk(Names())  # type: ignore[arg-type]
+    life = StoreLife(disk.store, 1, disk, lambda: b"nonce")
+    for work in (life.put_in_pieces("p"), life.offloading.offload("p", ["1-0"]), life.checkpoint()):
+        assert all(request == Shipped(0) for request in work)
 
 
 def test_whoever_waits_for_a_life_that_ends_learns_it(store: Unreliable) -> None:
