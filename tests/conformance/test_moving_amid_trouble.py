@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_ray.actors.stores import partition_copies, partition_moves
+from pulsar_ray.actors.stores import move_carrier, partition_copies
 from pulsar_ray.admin.admin import Admin
 from pulsar_ray.client.options.policies import ConsumerDeadLetterPolicy
 from pulsar_ray.errors import NotAllowedError, Timeout
@@ -307,7 +307,7 @@ def test_readers_and_tables_go_on_in_order_while_their_partition_moves(two_nodes
 def test_a_reader_that_slept_until_the_former_files_were_gone_misses_nothing(
     two_nodes: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partition_moves, "KEEP_SOURCE_S", 0.0)  # gone before anybody can attach again
+    monkeypatch.setattr(move_carrier, "KEEP_SOURCE_S", 0.0)  # gone before anybody can attach again
     broker, topic = two_nodes, two_nodes.topic()
     values = [b"%d " % number + bytes(5_000) for number in range(60)]
     producer = broker.client().create_producer(topic, batching_enabled=True, batching_max_messages=4)

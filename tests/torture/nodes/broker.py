@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pulsar_ray.actors import controller
-from pulsar_ray.actors.stores import partition_moves, resting_stores, store_shipping
+from pulsar_ray.actors.stores import move_carrier, resting_stores, store_shipping
 from pulsar_ray.actors.stores.stores import Stores
 from pulsar_ray.broker.catalog import node_losses
 from pulsar_ray.errors import NotConnected, PulsarException
@@ -98,7 +98,7 @@ class NodesBroker(TorturedBroker):
             often = partial(life_runner.LifeRunner, checkpoint_objects=25)
             patch.setattr(store_journal, "LifeRunner", often)
             patch.setattr(uploads, "PIECE_BYTES", 16 * 1024)
-            patch.setattr(partition_moves, "KEEP_SOURCE_S", 0.3)
+            patch.setattr(move_carrier, "KEEP_SOURCE_S", 0.3)
             patch.setattr(resting_stores, "REST_AFTER_S", 0.3)
             patch.setattr(Stores, "let_rest", self._counted(Stores.let_rest))
             yield

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from pulsar_ray.actors.actor_system import ActorHandle
-from pulsar_ray.actors.stores import partition_moves
+from pulsar_ray.actors.stores import move_carrier
 from pulsar_ray.actors.stores.data_directory import StoreNode
 from pulsar_ray.actors.stores.partition_moves import PartitionMoves
 from pulsar_ray.actors.stores.store_parts import StoreParts
@@ -249,8 +249,8 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr(partition_moves, "AGAIN_S", 0.0)
-    monkeypatch.setattr(partition_moves, "KEEP_SOURCE_S", 0.0)
+    monkeypatch.setattr(move_carrier, "AGAIN_S", 0.0)
+    monkeypatch.setattr(move_carrier, "KEEP_SOURCE_S", 0.0)
     made = World(tmp_path)
     made.publish()
     yield made
@@ -317,7 +317,7 @@ def test_copying_hurries_where_publishing_goes_on_half_as_fast(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def run() -> None:
-        monkeypatch.setattr(partition_moves, "SLICE_BYTES", 100)
+        monkeypatch.setattr(move_carrier, "SLICE_BYTES", 100)
         world.publish(20)
         called = world.called
 
@@ -340,8 +340,8 @@ def test_copying_hurries_where_publishing_goes_on_half_as_fast(
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_fault_at_every_call(tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_moves, "AGAIN_S", 0.0)
-    monkeypatch.setattr(partition_moves, "KEEP_SOURCE_S", 0.0)
+    monkeypatch.setattr(move_carrier, "AGAIN_S", 0.0)
+    monkeypatch.setattr(move_carrier, "KEEP_SOURCE_S", 0.0)
     (tmp_path / "all").mkdir()
     calls = calls_of_a_move(tmp_path / "all")
     assert {"copies.begin", "copies.pull", "copies.fence", "copies.install", "copies.clear"} <= set(calls)

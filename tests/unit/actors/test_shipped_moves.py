@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from pulsar_ray.actors.stores import partition_moves
+from pulsar_ray.actors.stores import move_carrier
 from pulsar_ray.broker.catalog.catalog import PartitionRow
 from pulsar_ray.broker.serving.shipping_link import SYNC, ShippingLink
 from pulsar_ray.errors import ServiceUnitNotReady
@@ -116,8 +116,8 @@ class ShippedWorld(World):
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_moves, "AGAIN_S", 0.0)
-    monkeypatch.setattr(partition_moves, "KEEP_SOURCE_S", 0.0)
+    monkeypatch.setattr(move_carrier, "AGAIN_S", 0.0)
+    monkeypatch.setattr(move_carrier, "KEEP_SOURCE_S", 0.0)
 
 
 async def moved(world: ShippedWorld, target: str) -> dict[str, Any]:
