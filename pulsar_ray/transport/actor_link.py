@@ -297,6 +297,12 @@ class ActorLink:
         return self._phase in _ENDED
 
     @property
+    def is_over(self) -> bool:
+        """Whether nothing comes over it any more."""
+        has_left = self._leaves_over is not None and self._connection is None
+        return has_left or self._phase is Phase.OVER
+
+    @property
     def has_endpoints(self) -> bool:
         """True while anybody uses this link."""
         return bool(self._endpoints)
@@ -407,7 +413,7 @@ class ActorLink:
         False at the deadline, and once the link is closed: nothing comes any more. At once behind `leave`:
         who waits already is left alone, and what an exit hook asks for is not to hold up the exit.
         """
-        if self._leaves_over is not None and self._connection is None:
+        if self.is_over:
             return event.is_set()
         while True:
             connection = self._connection

@@ -452,7 +452,11 @@ class ConsumerCore:
     def _wait(self, deadline: float) -> None:
         """Wait for an arrival or the end, at most for a while. Raises Timeout."""
         if self.partitions.single is not None and self.partitions.discovery is None:
-            has_come = self.partitions.single.link.wait(self, deadline)
+            link = self.partitions.single.link
+            has_come = link.wait(self, deadline)
+            if not has_come and link.is_over:
+                self.check()
+                raise AlreadyClosed("this process has told the broker that it ends")
         else:
             has_come = self.wait(min(deadline - time.monotonic(), 3600.0))
         if not has_come and time.monotonic() >= deadline:

@@ -22,6 +22,7 @@ class AnsweredLink:
         self.endpoints: dict[int, Any] = {}
         self.is_parked = False
         self.has_told_end = False
+        self.is_over = False
         self.is_woken = False
         self.asked: list[tuple[Request, Reply]] = []
         self.delayed: list[Callable[[], None]] = []

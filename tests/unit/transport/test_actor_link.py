@@ -373,9 +373,9 @@ def test_a_link_of_a_process_that_ends_leaves_behind_its_endpoints_and_attaches_
     link.leave()
     assert endpoint.told == ["last"]
     assert [type(request) for request in actor.connection.sent] == [Leave]
-    before = link.has_left
+    before = link.has_left, link.is_over
     actor.connection.lose()
-    assert (before, link.has_left) == (False, True)
+    assert (before, link.has_left, link.is_over) == ((False, False), True, True)
     link.begin_attaching()
     with pytest.raises(AlreadyClosed):
         link.ensure_attached(deadline())

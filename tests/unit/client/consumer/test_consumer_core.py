@@ -76,6 +76,16 @@ def test_each_message_goes_to_one_of_many_threads_while_more_arrive() -> None:
             assert own == sorted(own), "a thread gets messages of a partition in their order"
 
 
+def test_nobody_waits_for_messages_of_a_process_that_has_told_its_end() -> None:
+    core = core_of()
+    partition, link = open_partition(core)
+    deliver(partition, 1, b"a")
+    link.is_over = True
+    assert core.receive(0.0).data() == b"a"
+    with pytest.raises(AlreadyClosed):
+        core.receive(time.monotonic() + 0.5)
+
+
 def test_a_receiver_gets_the_next_message_before_a_later_one() -> None:
     core = core_of()
     partition, _ = open_partition(core)
