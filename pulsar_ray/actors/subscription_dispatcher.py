@@ -10,7 +10,7 @@ from typing import Any
 
 from pulsar_ray.actors.broker_process import begin_broker_process, say_serving
 from pulsar_ray.actors.lane_actor import LaneActor
-from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
+from pulsar_ray.broker.serving.actor_body import ActorServer
 from pulsar_ray.broker.subscription.dispatcher_server import DispatcherServer
 from pulsar_ray.broker.subscription.dispatcher_start import new_dispatcher, start_dispatcher
 from pulsar_ray.config import Settings
@@ -46,23 +46,16 @@ class SubscriptionDispatcher(LaneActor):
         # Its one thread for files serves all of its consumers, and comes back to what is not here yet.
         READING.wait_s = REMOTE_WAIT_S
         name = dispatcher_name(request.topic, request.subscription, request.durable)
-        super().__init__(name, f"{request.topic} -> {what}")
-        self._in_force = PoliciesInForce(settings, policies, is_stale=was_restarted())
+        super().__init__(name, f"{request.topic} -> {what}", settings, policies)
         self._server: DispatcherServer | None = None
         if was_restarted():
             request = request.after_restart()
-        try:
-            self._hold_cluster(settings.data_dir)
-        except PulsarException as error:
-            self._refusal = error
-        self._host = self._new_host(settings)
         self._request = request
-        self._begin_start()
+        self._body.begin()
         if was_restarted():
             self._learn_policies(request.topic)
 
-    async def _start(self) -> None:
-        assert self._host is not None
+    async def _start(self) -> ActorServer:
         began_s = time.monotonic()
         server = new_dispatcher(
             self._request,
@@ -75,9 +68,9 @@ class SubscriptionDispatcher(LaneActor):
         )
         await start_dispatcher(server, self._host)
         self._server = server
-        self._watch_idleness(server, self._in_force.settings)
         self._reports.begin(self._owner.loop, self._in_force.settings, server.report)
         say_serving(began_s, server.subscriptions.describe_found())
+        return server
 
     def _fatal(self, error: BaseException) -> None:
         logger.critical("stops: %s", error)
@@ -90,64 +83,51 @@ class SubscriptionDispatcher(LaneActor):
         """
 
         async def run() -> Any:
-            await self._serving()
+            await self._body.serving()
             assert self._server is not None
             return await self._server.call(method, arguments)
 
-        return await self._guarded(run)
+        return await self._body.guarded(run)
 
     async def serves(self) -> bool:
         """Whether its subscription is there; waits while the actor starts."""
 
         async def ask() -> bool:
             with contextlib.suppress(PulsarException):
-                await self._serving()
+                await self._body.serving()
             return self._server is not None and await self._server.serves()
 
         return bool(await self._owner.run(ask))
 
     async def stats(self) -> dict[str, Any]:
         """Backlog, consumers, cursor; `refused` with the reason if it cannot serve."""
-        if self._refusal is not None:
-            return {"refused": str(self._refusal)}
+        if self._body.refusal is not None:
+            return {"refused": str(self._body.refusal)}
 
         async def collect() -> dict[str, Any]:
-            assert self._host is not None
             server: dict[str, Any] = {}
             if self._server is not None:
                 await self._server.look_around()
                 server = self._server.stats()
             return {**server, "sessions": self._host.describe(), "pid": os.getpid()}
 
-        result: dict[str, Any] = await self._guarded(collect)
+        result: dict[str, Any] = await self._body.guarded(collect)
         return result
 
     def _look_after(self) -> dict[str, Any]:
         if self._server is not None:
             return {"troubles": self._server.subscriptions.troubles()}
-        if self._start_error is not None:
-            return {"problem": f"could not start, and tries again for the next consumer: {self._start_error}"}
+        if (error := self._body.start_error) is not None:
+            return {"problem": f"could not start, and tries again for the next consumer: {error}"}
         return {"problem": "starts", "is_starting": True}
-
-    async def apply_policies(self, update: PolicyUpdate) -> None:
-        """See DispatcherServer.apply_policies; one that starts heeds them once it serves."""
-
-        async def run() -> None:
-            if self._server is None:
-                self._in_force.take(update)
-            else:
-                await self._server.apply_policies(update)
-
-        await self._guarded(run)
 
     async def shutdown(self) -> None:
         """Make the cursor durable; the actor is killed next."""
 
         async def close() -> None:
-            assert self._host is not None
             await self._host.close()
             if self._server is not None:
                 await self._server.close()
 
-        if self._sleeper is None or not self._sleeper.has_left:
+        if self._body.sleeper is None or not self._body.sleeper.has_left:
             await self._owner.run(close)

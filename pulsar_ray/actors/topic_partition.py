@@ -17,8 +17,8 @@ from pulsar_ray.actors.lane_actor import REPORT_DEADLINE_S, LaneActor
 from pulsar_ray.broker.partition.partition_server import PartitionServer
 from pulsar_ray.broker.partition.partition_start import open_ledger, start_partition, taken_back
 from pulsar_ray.broker.partition.partition_stats import describe_found
+from pulsar_ray.broker.serving.actor_body import ActorServer
 from pulsar_ray.broker.serving.failed_starts import may_start_again
-from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.shipping_link import ShippingLink, shipping_link
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import Moved, PulsarException
@@ -61,31 +61,24 @@ class TopicPartition(LaneActor):
     ) -> None:
         topic = identity.topic
         begin_broker_process("partition", settings, topic=topic)
-        super().__init__(partition_name(topic), topic)
-        self._in_force = PoliciesInForce(settings, policies, is_stale=was_restarted())
+        super().__init__(partition_name(topic), topic, settings, policies)
         self._directory = Path(directory)
         self._identity = identity
         self._store_id = store_id
         self._must_exist = must_exist
         self._server: PartitionServer | NonPersistentPartitionServer | None = None
-        try:
-            self._hold_cluster(settings.data_dir)
-        except PulsarException as error:
-            self._refusal = error
-        self._host = self._new_host(settings)
-        self._begin_start()
+        self._body.begin()
         # A call finds it serving: of those that wait, Ray would only keep the order.
-        wait((self._starting,))
-        if self._start_error is not None:
-            if not may_start_again(self._start_error):
-                raise self._start_error
-            logger.warning("cannot start now, and tries again when it is needed: %s", self._start_error)
+        wait((self._body.starting,))
+        if (error := self._body.start_error) is not None:
+            if not may_start_again(error):
+                raise error
+            logger.warning("cannot start now, and tries again when it is needed: %s", error)
         if was_restarted():
             self._learn_policies(topic)
 
-    async def _start(self) -> None:
+    async def _start(self) -> ActorServer:
         host = self._host
-        assert host is not None
         began_s = time.monotonic()
         topic = self._identity.topic
         if TopicName.parse(topic).is_persistent:
@@ -113,9 +106,9 @@ class TopicPartition(LaneActor):
                 topic, self._in_force, self._clock, self._owner.loop, host, self._fatal
             )
             found = "nothing is stored"
-        self._watch_idleness(self._server, self._in_force.settings)
         self._reports.begin(self._owner.loop, self._in_force.settings, self._server.report)
         say_serving(began_s, found, is_new=not self._must_exist)
+        return self._server
 
     def _open_ledger(self, shipping: ShippingLink | None) -> ManagedLedger:
         settings = self._in_force.settings
@@ -153,51 +146,39 @@ class TopicPartition(LaneActor):
 
     async def stats(self) -> dict[str, Any]:
         """Counters and storage of this partition; `refused` with the reason if it cannot serve."""
-        if self._refusal is not None:
-            return {"refused": str(self._refusal)}
-        if self._start_error is not None:
-            return {"refused": str(self._start_error)}
+        if self._body.refusal is not None:
+            return {"refused": str(self._body.refusal)}
+        if self._body.start_error is not None:
+            return {"refused": str(self._body.start_error)}
 
         async def collect() -> dict[str, Any]:
             assert self._server is not None
-            assert self._host is not None
             return {
                 **await self._server.gather_stats(),
                 "sessions": self._host.describe(),
                 "pid": os.getpid(),
             }
 
-        result: dict[str, Any] = await self._guarded(collect)
+        result: dict[str, Any] = await self._body.guarded(collect)
         return result
 
     def _look_after(self) -> dict[str, Any]:
         if self._server is not None:
             return self._server.health()
-        return {"problem": f"could not start, and tries again when it is needed: {self._start_error}"}
+        return {"problem": f"could not start, and tries again when it is needed: {self._body.start_error}"}
 
     async def call(self, method: str, arguments: dict[str, Any]) -> Any:
         """A control call of PartitionServer, for admin and Spark."""
 
         async def run() -> Any:
-            await self._serving()
+            await self._body.serving()
             assert self._server is not None
             return await self._server.call(method, arguments)
 
-        result = await self._guarded(run)
+        result = await self._body.guarded(run)
         if method in ("plan_range", "plan_table"):
             result["node_id"] = node_id()
         return result
-
-    async def apply_policies(self, update: PolicyUpdate) -> None:
-        """See PartitionServer.apply_policies; one that could not start heeds them once it serves."""
-
-        async def run() -> None:
-            if self._server is None:
-                self._in_force.take(update)
-            else:
-                await self._server.apply_policies(update)
-
-        await self._guarded(run)
 
     async def trim_now(self) -> bool:
         """See PartitionServer.trim_now: the duty for which a sleeping partition is woken.
@@ -206,27 +187,26 @@ class TopicPartition(LaneActor):
         """
 
         async def run() -> bool:
-            await self._serving()
+            await self._body.serving()
             if not isinstance(self._server, PartitionServer):
                 return False
             await self._server.trim_now()
             return self._server.is_unused
 
-        return bool(await self._guarded(run))
+        return bool(await self._body.guarded(run))
 
     async def shutdown(self) -> None:
         """Write what is pending and release the directory; the actor is killed next."""
-        if self._refusal is not None:
+        if self._body.refusal is not None:
             return
 
         async def close() -> None:
-            assert self._host is not None
             await self._host.close()
             if self._server is not None:
                 await self._server.close()
 
         with contextlib.suppress(Moved):
-            await self._guarded(close)
+            await self._body.guarded(close)
 
 
 def must_be_there(partition: str, directory: Path, *, was_known: bool) -> bool:

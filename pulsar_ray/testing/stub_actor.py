@@ -20,12 +20,12 @@ from typing import Any, Protocol, cast
 from pulsar_ray.broker.partition.non_persistent.non_persistent_partition import NonPersistentPartitionServer
 from pulsar_ray.broker.partition.partition_server import PartitionServer
 from pulsar_ray.broker.partition.partition_start import open_ledger, start_partition, taken_back
-from pulsar_ray.broker.serving.failed_starts import may_start_again
+from pulsar_ray.broker.serving.actor_body import ActorBody, ActorServer, learn_policies
 from pulsar_ray.broker.serving.owner_loop import DiskThread, OwnerLoop
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.broker.serving.shipping_link import ShippingLink, shipping_link
-from pulsar_ray.broker.serving.sleeper import Idle, Retired, Sleeper, SleepingServer
+from pulsar_ray.broker.serving.sleeper import Idle, Retired
 from pulsar_ray.broker.subscription.cursor_flusher import CursorFlusher
 from pulsar_ray.broker.subscription.dispatcher_server import DispatcherServer
 from pulsar_ray.broker.subscription.dispatcher_start import new_dispatcher, start_dispatcher
@@ -121,7 +121,6 @@ class StubActor:
         self._number = next(_LIVES)
         self._calls: set[Future[Any]] = set()
         self._lock = threading.Lock()
-        self._sleeper: Sleeper | None = None
         self._has_retired = False
         self._thawed = threading.Event()
         self._thawed.set()
@@ -130,20 +129,28 @@ class StubActor:
         first_id = int.from_bytes(os.urandom(5), "little") << 20 | 1
         self.host = SessionHost(self.owner.loop, lane_directory, NODE_ADDRESS, settings, self.clock, first_id)
         self.cluster = cast("Cluster", StubProcess(system.cluster, lambda: self.is_dead or self.is_cut_off))
-        self._starting: Future[None] = self.owner.submit(self._begin)
+        self.body = ActorBody(
+            address,
+            self.owner,
+            self.host,
+            self.in_force,
+            self.clock,
+            start=self._begin,
+            report_idle=self._report_idle,
+            end_process=lambda _: threading.Thread(target=self.kill, name="end", daemon=True).start(),
+        )
+        self.body.begin()
+        if is_restarted and not system.withholds_policies:
+            self._in_a_thread(self._learn_policies)
 
-    async def _begin(self) -> None:
+    async def _begin(self) -> ActorServer:
         for life in self._former:
             await asyncio.to_thread(life.wait_ended)
         if self._cluster_lock is None:
             self._cluster_lock = hold_cluster_lock(Path(self.in_force.settings.data_dir))
-        server = await self._start()
-        seconds = self.in_force.settings.idle_actor_passivation_seconds
-        self._sleeper = Sleeper(server, self.host, self.clock, self.owner.loop, seconds, self._report_idle)
-        if self._is_restarted and not self._system.withholds_policies:
-            self._in_a_thread(self._learn_policies)
+        return await self._start()
 
-    async def _start(self) -> SleepingServer:
+    async def _start(self) -> ActorServer:
         raise NotImplementedError
 
     def _in_a_thread(self, work: Callable[[], object]) -> None:
@@ -157,8 +164,11 @@ class StubActor:
 
     def _learn_policies(self) -> None:
         """Ask the controller, as a restarted actor does."""
-        update = self.cluster.controller("policies_for", self.topic, timeout_s=_START_TIMEOUT_S)
-        self.result(self.start_call("apply_policies", (update,)), _START_TIMEOUT_S)
+        learn_policies(
+            lambda: self.cluster.controller("policies_for", self.topic, timeout_s=_START_TIMEOUT_S),
+            lambda update: self.result(self.start_call("apply_policies", (update,)), _START_TIMEOUT_S),
+            self._ended.wait,
+        )
 
     def _report_idle(self, idle: Idle) -> None:
         self._in_a_thread(
@@ -197,30 +207,14 @@ class StubActor:
 
     def serving(self, timeout_s: float) -> SessionHost:
         """The host, once started. Raises what starting was refused with."""
-        self._check_start()
-        self.result(self._starting, timeout_s)
-        return self.host
-
-    def _start_error(self) -> BaseException | None:
-        """Return the error of a start that has failed."""
-        if not self._starting.done() or self._starting.cancelled():
-            return None
-        return self._starting.exception()
-
-    def _check_start(self) -> None:
-        """Start again if a start has failed for a reason that may have passed."""
-        error = self._start_error()
-        if error is not None and may_start_again(error):
-            with self._lock:
-                if not self.is_dead and self._start_error() is error:
-                    self._starting = self.owner.submit(self._begin)
+        host: SessionHost = self.result(self.submit(self.body.serving), timeout_s)
+        return host
 
     def attach(
         self, client_id: str, protocol_version: int, want_tcp: bool, attempt: int, timeout_s: float
     ) -> dict[str, Any]:
-        """See SessionHost.attach."""
-        host = self.serving(timeout_s)
-        call = self.submit(lambda: host.attach(client_id, protocol_version, want_tcp, attempt))
+        """See LaneActor.attach."""
+        call = self.submit(lambda: self.body.attach(client_id, protocol_version, want_tcp, attempt))
         reply: dict[str, Any] = self.result(call, timeout_s)
         return reply
 
@@ -233,7 +227,7 @@ class StubActor:
         """
 
         async def run() -> Any:
-            if self._sleeper is not None and self._sleeper.has_left:
+            if self.body.sleeper is not None and self.body.sleeper.has_left:
                 raise Moved(f"{self.address} has gone to sleep: resolve its topic again")
             return await getattr(self, method)(*arguments)
 
@@ -241,8 +235,7 @@ class StubActor:
 
     async def _served(self) -> Any:
         """The server, once it serves. Raises what starting was refused with."""
-        self._check_start()
-        await asyncio.shield(asyncio.wrap_future(self._starting))
+        await self.body.serving()
         return self.server
 
     async def probe(self) -> int:
@@ -271,24 +264,16 @@ class StubActor:
 
     async def apply_policies(self, update: PolicyUpdate) -> None:
         """See LaneActor.apply_policies; settings that the test overrides hold in place of them."""
-        update = self._system.effective(self.topic, update)
-        if self.server is None:
-            self.in_force.take(update)
-        else:
-            await self.server.apply_policies(update)
+        await self.body.apply_policies(self._system.effective(self.topic, update))
 
     async def idle(self) -> Idle | None:
         """See LaneActor.idle."""
-        return None if self._sleeper is None else self._sleeper.idle()
+        return await self.body.idle()
 
     async def retire(self, least_idle_ms: int, with_clients: bool) -> Retired | None:
         """See LaneActor.retire."""
-        if self._start_error() is not None:
-            return Retired()
-        if self._sleeper is None:
-            return None
-        retired = await self._sleeper.retire(least_idle_ms, with_clients=with_clients)
-        self._has_retired = retired is not None
+        retired = await self.body.retire(least_idle_ms, with_clients)
+        self._has_retired = retired is not None and self.body.refusal is None
         return retired
 
     async def shutdown(self) -> None:
@@ -336,9 +321,9 @@ class StubActor:
         try:
             # In the middle of its start nobody could say which locks to drop. One that waits for its
             # partition has none yet, or its cursor's.
-            self._starting.exception(_KILL_PATIENCE_S)
+            self.body.starting.exception(_KILL_PATIENCE_S)
         except (CancelledError, FutureTimeout):
-            self._starting.cancel()
+            self.body.starting.cancel()
         self.owner.submit(self._drop).result(_START_TIMEOUT_S)
         self._end_disks()
         self.owner.stop()
@@ -389,13 +374,15 @@ class StubActor:
     def _is_closed_in_order(self) -> bool:
         """Close what has started; returns False if nothing has."""
         try:
-            self._starting.result(_STOP_PATIENCE_S)
+            self.body.starting.result(_STOP_PATIENCE_S)
         except FutureTimeout:
             # It may wait for its partition, which has ended before it.
-            self._starting.cancel()
+            self.body.starting.cancel()
             return False
         except (PulsarException, CancelledError):
             return False
+        if self.server is None:
+            return False  # it was refused
         try:
             self.owner.submit(self._close).result(_START_TIMEOUT_S)
         except (PulsarException, CancelledError):
@@ -465,7 +452,7 @@ class StubPartition(StubActor):
     def _tell_made(self) -> None:
         self.cluster.controller("made", self.topic, timeout_s=_START_TIMEOUT_S)
 
-    async def _start(self) -> SleepingServer:
+    async def _start(self) -> ActorServer:
         settings, number = self.in_force.settings, self._identity.number
         self._shipping = shipping_link(settings, number, "", self.owner.loop)
         self.server = await start_partition(
@@ -524,7 +511,7 @@ class StubDispatcher(StubActor):
         """
         super().__init__(address, *shared, is_restarted=is_restarted)
 
-    async def _start(self) -> SleepingServer:
+    async def _start(self) -> ActorServer:
         self._made = new_dispatcher(
             self.request,
             self.cluster,
@@ -598,7 +585,7 @@ class StubNonPersistentPartition(StubActor):
         self.server: NonPersistentPartitionServer | None = None
         super().__init__(address, *shared, is_restarted=is_restarted)
 
-    async def _start(self) -> SleepingServer:
+    async def _start(self) -> ActorServer:
         await self.host.start()
         self.server = NonPersistentPartitionServer(
             self.topic, self.in_force, self.clock, self.owner.loop, self.host, self._fatal

@@ -66,23 +66,23 @@ def never_flush(dispatcher: Any) -> None:
 
 def before_farewell(actor: Any) -> None:
     """Die when the controller asks the actor to leave, with everything durable."""
-    actor._sleeper._host.retire = die
+    actor._body.sleeper._host.retire = die
 
 
 def inside_farewell(actor: Any) -> None:
     """Die when the actor serves nobody any more, and has closed nothing yet."""
-    actor._sleeper._server.fall_asleep = die
+    actor._body.sleeper._server.fall_asleep = die
 
 
 def behind_farewell(actor: Any) -> None:
     """Die with everything closed, before the controller is answered."""
-    fall_asleep = actor._sleeper._server.fall_asleep
+    fall_asleep = actor._body.sleeper._server.fall_asleep
 
     async def fall_asleep_and_die() -> None:
         await fall_asleep()
         die()
 
-    actor._sleeper._server.fall_asleep = fall_asleep_and_die
+    actor._body.sleeper._server.fall_asleep = fall_asleep_and_die
 
 
 def before_the_end(controller: Any) -> None:

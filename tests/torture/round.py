@@ -154,7 +154,7 @@ class SceneRun:
             for name in subscriptions:
                 address = dispatcher_name(partition, name, durable=True)
                 actor = self.broker.cluster.actors.last(address)
-                error = None if actor is None else actor._start_error()
+                error = None if actor is None else actor.body.start_error
                 print(f"{partition} {name}: {actor}, start failed with {error!r}", file=sys.stderr)
                 with suppress(PulsarException, RuntimeError, AttributeError):
                     server = self.broker.cluster.dispatcher_of(partition, name).server
