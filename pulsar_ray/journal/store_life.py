@@ -7,7 +7,7 @@ partitions. Files are read, renamed and removed at once, through `directory`, wh
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -74,14 +74,14 @@ class StoreLife:
     directory: Directory
     nonce: Callable[[], bytes]
     cut: Cut = field(default_factory=Cut)
-    inline_bytes: int = 64 * 1024
+    inline_bytes: InitVar[int] = 64 * 1024
     ownership: Ownership = field(default_factory=Ownership)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, inline_bytes: int) -> None:
         self.shipping = Shipping(self.store, self.life, self.cut, self.directory.read, self.nonce)
         self.mirror: dict[str, PartitionState] = {}
         """The files of each partition as the shipped prefix has them."""
-        self.uploads = Uploads(self.directory, self.inline_bytes)
+        self.uploads = Uploads(self.directory, inline_bytes)
         self.claims = Claims(self.store, self.directory, self.ownership, self.nonce)
         self.restoring = Restoring(self.directory, self.ownership)
         self.checkpoints = Checkpoints(self.shipping, self.mirror, self.uploads, self.nonce, self._depose)
@@ -350,8 +350,8 @@ class StoreLife:
             yield from self.checkpoints.alone(self.checkpoints.tries())
         mirror = self.mirror.get(partition)
         bases = {} if mirror is None else {name: file.base for name, file in mirror.files.items()}
-        lengths = self.files_of(partition)
-        return sum(max(0, end - bases.get(name, 0) - self.inline_bytes) for name, end in lengths.items())
+        lengths, inline_bytes = self.files_of(partition), self.uploads.inline_bytes
+        return sum(max(0, end - bases.get(name, 0) - inline_bytes) for name, end in lengths.items())
 
     def until_shipped(self) -> Task[None]:
         """Wait until everything that was queued so far is in the prefix."""

@@ -461,8 +461,8 @@ def _(patch: Patch) -> None:
     lives: dict[Claims, StoreLife] = {}
     init = StoreLife.__post_init__
 
-    def known(self: StoreLife) -> None:
-        init(self)
+    def known(self: StoreLife, inline_bytes: int) -> None:
+        init(self, inline_bytes)
         lives[self.claims] = self
 
     def hasty(self: Claims, partition: str) -> Task[None]:

@@ -239,7 +239,7 @@ async def test_a_missing_object_keeps_its_segment_here(home: Path, url: str, tmp
     with journal_of(home, url) as journal:
         partition = await filled(home)
         names = closed(partition.log)
-        journal._life.inline_bytes = 0
+        journal._life.uploads.inline_bytes = 0
         journal.run(lambda life: life.checkpoint())
         for piece in pieces(tmp_path):
             piece.unlink()
@@ -312,7 +312,7 @@ async def test_an_adopted_partition_leaves_its_closed_segments_in_the_bucket(
 ) -> None:
     with journal_of(home, url) as journal:
         partition = await filled(home)
-        journal._life.inline_bytes = 0
+        journal._life.uploads.inline_bytes = 0
         journal.run(lambda life: life.checkpoint())
         partition.die()
     other = tmp_path / "b"
@@ -338,7 +338,7 @@ async def test_the_end_of_a_closed_segment_that_is_in_the_journal_alone_becomes_
 ) -> None:
     with journal_of(home, url) as journal:
         partition = await filled(home, 2)
-        journal._life.inline_bytes = 0
+        journal._life.uploads.inline_bytes = 0
         journal.run(lambda life: life.checkpoint())
         for seq in range(2, 30):
             append(partition.log, seq, size=MESSAGE)
@@ -360,7 +360,7 @@ async def test_the_end_of_a_closed_segment_that_is_in_the_journal_alone_becomes_
 async def test_little_is_left_to_ship_of_what_was_put_in_pieces(home: Path, url: str) -> None:
     with journal_of(home, url) as journal:
         partition = await filled(home)
-        journal._life.inline_bytes = 0
+        journal._life.uploads.inline_bytes = 0
         assert journal.run(lambda life: life.put_in_pieces(str(NUMBER))) == 0
         mirror = journal._life.mirror[str(NUMBER)]
         assert all(file.base == file.length for file in mirror.files.values())
@@ -381,7 +381,7 @@ async def test_pieces_are_made_behind_a_checkpoint_that_is_under_way(
 
     with journal_of(home, url) as journal:
         partition = await filled(home, 2)
-        journal._life.inline_bytes = 0
+        journal._life.uploads.inline_bytes = 0
         monkeypatch.setattr(FileStore, "create", create_late)
         checkpoint = asyncio.to_thread(journal.run, lambda life: life.checkpoint())
         checkpointing = asyncio.ensure_future(checkpoint)
@@ -432,7 +432,7 @@ async def test_a_former_owner_takes_nothing_for_lost_that_its_successor_trimmed(
     with journal_of(home, url) as former, journal_of(other, url) as journal:
         partition = await filled(home)
         names = closed(partition.log)
-        former._life.inline_bytes = 0
+        former._life.uploads.inline_bytes = 0
         former.run(lambda life: life.checkpoint())
         assert await partition.link.move("offload", names[:1]) == names[:1]
         assert journal.adopt(journal.seal("store-a")) == [str(NUMBER)]
