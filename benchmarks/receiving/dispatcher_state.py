@@ -82,7 +82,7 @@ class _Core:
         self._credit[consumer_id] += entries
         core.set_credit(consumer_id, self._credit[consumer_id], self._received[consumer_id], 0)
         blocks = [BlockRef(1, 0, 0, 100, entry, rows, rows, True) for entry in range(first, end, rows)]
-        core.offer(ReadBlocks(blocks), core.seek_generation)
+        core.offer(ReadBlocks(blocks), core.reading_number)
         grants = core.dispatch(0)
         granted = sum(grant.rows[-1][1] - grant.rows[0][0] for grant in grants)
         assert granted == entries, f"{granted} of {entries} entries were granted"

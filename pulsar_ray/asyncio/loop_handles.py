@@ -157,7 +157,7 @@ class LoopConsumer(Consumer):
 
     _waits_for_receipts = False
 
-    def _tell_activity(self, listener: ConsumerEventListener) -> None:
+    def _listen_to_activity(self, listener: ConsumerEventListener) -> None:
         """Left to `tell_activity_by`, on the loop."""
 
     def tell_activity_by(self, teller: ListenerRunner) -> None:

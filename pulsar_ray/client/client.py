@@ -119,7 +119,7 @@ class Client:
         return self._connection.is_usable
 
     def forked(self, _error: ForkedClient) -> None:
-        """Take a new lock in a forked child (see `forking`): `cluster` refuses by itself."""
+        """Take a new lock in a forked child: `cluster` refuses by itself."""
         self._handles.forked()
         self._connection.forked()
         self._links.forked()

@@ -60,8 +60,8 @@ class Dispatcher:
         self.epoch = epoch
         self.generation = after_seeks(cursor.generation)
         """Rises with every seek and rewind: messages queued before are to be dropped."""
-        self.seek_generation = cursor.generation
-        """Rises with every seek, and where reading starts over; an offer read before is ignored."""
+        self.reading_number = cursor.generation
+        """Rises whenever reading starts over, as behind a seek; what was read before is ignored."""
         self.consumers: dict[int, Consumer] = {}
         self.blocks = DispatchBlocks(cursor.remember_suspects)
         self._returning = ReturningConsumers(cursor.consumers.values(), now_ms + settings.reattach_grace_ms)
@@ -179,7 +179,7 @@ class Dispatcher:
                 self.blocks.clear()
                 self._intake.seek(self.cursor.mark_delete.next())
                 self._intake.suspect(known)
-                self.seek_generation += 1
+                self.reading_number += 1
                 self.delayed.begin_again()
         self.type.policy.admit(spec, self.consumers.values())
 
@@ -254,14 +254,14 @@ class Dispatcher:
     def read_again(self, position: Position) -> None:
         """Read once more from an entry on that was passed over; nothing is outstanding."""
         self._intake.seek(position)
-        self.seek_generation += 1
+        self.reading_number += 1
 
-    def offer(self, read: ReadBlocks, seek_generation: int) -> list[DropQueue]:
+    def offer(self, read: ReadBlocks, reading_number: int) -> list[DropQueue]:
         """Take in durable blocks in the order of the log, from the read position on.
 
         They come with their slots if there is a `slotting`.
         """
-        if seek_generation != self.seek_generation:
+        if reading_number != self.reading_number:
             return []
         self._intake.take_in(read, self.now_ms)
         if not self._requests.deferred:
@@ -272,13 +272,13 @@ class Dispatcher:
         """Whether anything of a block is not acknowledged."""
         return self._intake.has_unacknowledged(ref)
 
-    def take_due(self, read: ReadBlocks, rows: Sequence[RowSet], last: RowKey, seek_generation: int) -> None:
+    def take_due(self, read: ReadBlocks, rows: Sequence[RowSet], last: RowKey, reading_number: int) -> None:
         """Take in rows that the tracker hands over, everything up to the key `last`.
 
         Repeats are harmless. They come with their slots if there is a `slotting`.
         """
         lacks_slots = self.type.slotting is not None and read.slots is None and bool(read.refs)
-        if seek_generation == self.seek_generation and not lacks_slots:
+        if reading_number == self.reading_number and not lacks_slots:
             self._intake.take_due(read, rows)
             self.delayed.taken = max(self.delayed.taken, last)
 
@@ -330,7 +330,7 @@ class Dispatcher:
         if self.type.keyed is not None and self._returning.claims and self.blocks_wanted() > 0:
             # A consumer that reports a message keeps its key: first find out which one that is.
             return []
-        if len(self.blocks.suspects):
+        if self.blocks.suspects.are_known:
             self.blocks.suspects.sweep()
         source: GrantSource = self._granting
         if self._rated is not None:
@@ -392,7 +392,7 @@ class Dispatcher:
 
     def has_more(self, last: Position) -> bool | None:
         """Whether anything up to `last` is still to be delivered; None while not known."""
-        waits = self.blocks.waiting_messages > 0 or bool(self.blocks.suspects)
+        waits = self.blocks.waiting_messages > 0 or self.blocks.suspects.are_waiting
         return waits or self._intake.has_unread(last)
 
     def is_under_way(self, consumer_id: int, received: int) -> bool:
@@ -514,7 +514,7 @@ class Dispatcher:
         self._requests.clear()
         before = Position(position.ledger_id, position.entry_id - 1) if position > EARLIEST else EARLIEST
         self.cursor.reset(before)
-        self.seek_generation += 1
+        self.reading_number += 1
         self._intake.seek(position)
         self.delayed.begin_again()
         self.generation = after_seeks(self.cursor.generation)

@@ -92,9 +92,7 @@ class Redelivery:
         return lowest
 
     def rewind(self, consumer: Consumer, block: DispatchBlock, row: int, queue: ConsumerQueue) -> None:
-        """Take back everything pending from this row on, unfailed.
-
-        It comes again in order.
+        """Take back everything pending from this row on, to come again in order, unfailed.
 
         The consumer drops what waits in its queue and what is on its way. After an earlier failure some of
         that may lie before this row: then everything from there on comes again.
@@ -216,7 +214,10 @@ class _Deferred(NamedTuple):
 
 
 class RedeliveryRequests:
-    """Methods return whether an ordered subscription went back: then queues must go."""
+    """Carries out what consumers want redelivered.
+
+    Methods return whether an ordered subscription went back: then queues must go.
+    """
 
     def __init__(
         self,

@@ -321,14 +321,15 @@ class ConsumerOpened(NamedTuple):
 
 
 class Credit(NamedTuple):
-    """Client to dispatcher: absolute credit in messages, last delivery received, messages handed to the
-    application.
-    """
+    """Tells a dispatcher how far a consumer is, in messages since its incarnation began."""
 
     consumer_id: int
     credit: int
+    """Up to so many may be granted in all."""
     received: int
+    """The number of the last delivery that arrived."""
     handed_over: int
+    """So many have left the queue."""
 
 
 class Deliver(NamedTuple):
@@ -412,7 +413,7 @@ class NegativeAcknowledge(NamedTuple):
     A repeat refers to a count that has passed, and changes nothing. `received` is the number of the last
     delivery that has arrived, and `oldest` the (ledger id, first entry id, row) of the first message that
     waits in the consumer's queue, if any does: where order is kept that queue goes, so they come again too.
-    `first_said` is (numbering, number of the last delivery) when the request was first sent: a count below 0,
+    `first_sent` is (numbering, number of the last delivery) when the request was first sent: a count below 0,
     which no repeat makes pass, refers to nothing that was delivered later.
     """
 
@@ -421,7 +422,7 @@ class NegativeAcknowledge(NamedTuple):
     request_id: Number = 0
     received: Number = -1
     oldest: MessagePlace = None
-    first_said: PositionOrNone = None
+    first_sent: PositionOrNone = None
 
 
 class RedeliverUnacknowledged(NamedTuple):

@@ -162,8 +162,8 @@ class Nonsense:
         def failure() -> Any:
             return self._position()[0], abs(self._number()), self._rows(), self._number()
 
-        first_said = self._rng.choice([None, (self._number(), self._number())])
-        return NegativeAcknowledge(ENDPOINT, self._some(failure), REQUEST, self._number(), None, first_said)
+        first_sent = self._rng.choice([None, (self._number(), self._number())])
+        return NegativeAcknowledge(ENDPOINT, self._some(failure), REQUEST, self._number(), None, first_sent)
 
     def _credit(self) -> Any:
         return Credit(ENDPOINT, self._number(), self._number(), self._number())

@@ -66,7 +66,7 @@ def read_ahead(kind: ConsumerType = ConsumerType.Shared) -> Dispatcher:
     dispatcher = Dispatcher(cursor(), NO_LIMITS, epoch=1, now_ms=0)
     dispatcher.attach_consumer(ConsumerSpec(1, "c", kind), 0)
     blocks = [BlockRef(1, 0, 0, 100, entry, 1, 1, True) for entry in range(COUNT)]
-    dispatcher.offer(ReadBlocks(blocks), dispatcher.seek_generation)
+    dispatcher.offer(ReadBlocks(blocks), dispatcher.reading_number)
     return dispatcher
 
 

@@ -22,7 +22,7 @@ SettleRequest = Acknowledge | NegativeAcknowledge | RedeliverUnacknowledged | Un
 
 
 class OpenSubscription(Protocol):
-    """All methods run on the owner loop."""
+    """Serves the consumers of one subscription; all methods run on the owner loop."""
 
     name: str
     consumers: ConnectedConsumers

@@ -58,7 +58,10 @@ SHORTEST_WAIT_S = 0.01
 
 
 class ServedSubscription:
-    """Runs on the owner loop; `subscription_parts` makes one with its parts."""
+    """Serves one subscription of a stored topic; `subscription_parts` makes it with its parts.
+
+    It runs on the owner loop.
+    """
 
     def __init__(
         self,
@@ -214,7 +217,7 @@ class ServedSubscription:
                 handed_over=None if counter is None else counter.read(),
             )
             if crash is not None and crash.handed_over:
-                self._say_crashed(endpoint, crash)
+                self._log_crash(endpoint, crash)
             self.turn.schedule()
             self._durability.flush_soon()
 
@@ -235,7 +238,7 @@ class ServedSubscription:
         handed_over = counter.read()
         return any(delivery.handed_over_rows(handed_over) for delivery in consumer.deliveries)
 
-    def _say_crashed(self, endpoint: ConsumerEndpoint, crash: Crash) -> None:
+    def _log_crash(self, endpoint: ConsumerEndpoint, crash: Crash) -> None:
         which = f", which is taken to have crashed it: {crash.failed}" if crash.failed else ""
         event(
             logger,
@@ -336,7 +339,7 @@ class ServedSubscription:
 
     def _negative_acknowledge(self, endpoint: ConsumerEndpoint, request: NegativeAcknowledge) -> None:
         """Let messages come again now."""
-        numbering, had_received = request.first_said or (endpoint.numbering, request.received)
+        numbering, had_received = request.first_sent or (endpoint.numbering, request.received)
         if numbering != endpoint.numbering:
             had_received = 0  # what it has from before
         queue = ConsumerQueue(request.received, request.oldest, had_received)

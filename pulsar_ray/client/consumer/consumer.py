@@ -99,7 +99,7 @@ class Consumer(LazyHandle):
         self._listener: MessageListenerThread | None = None
         self._activity: ListenerRunner | None = None
         if (event_listener := self._options.consumer_event_listener) is not None:
-            self._tell_activity(event_listener)
+            self._listen_to_activity(event_listener)
         if (listener := self._options.message_listener) is not None:
             self.hand_to(lambda message: listener(self, message))
 
@@ -111,7 +111,7 @@ class Consumer(LazyHandle):
     def _deadline(self) -> float:
         return time.monotonic() + self._operation_timeout_s
 
-    def _tell_activity(self, listener: ConsumerEventListener) -> None:
+    def _listen_to_activity(self, listener: ConsumerEventListener) -> None:
         self._activity = EventListenerThread(self, listener, self._core.activity)
 
     def hand_to(self, listen: Callable[[Message], object]) -> None:

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 class ConsumerAcks:
     """Acknowledges by id, in parts of blocks, in tables, cumulatively, and negatively.
 
-    Receipts are waited for, for `timeout_s` at most, unless the consumer's loop `takes_unconfirmed`.
+    With `waits` receipts are waited for, for `timeout_s` at most; else who calls `take_unconfirmed` does so.
     """
 
     def __init__(self, core: ConsumerCore, timeout_s: float, *, waits: bool) -> None:

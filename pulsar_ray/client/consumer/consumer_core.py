@@ -116,7 +116,7 @@ class ConsumerCore:
         notify_of_forks(self)
 
     def forked(self, error: ForkedClient) -> None:
-        """Empty the queue in a forked child (see `forking`): only the parent hands it out."""
+        """Empty the queue in a forked child: only the parent hands it out."""
         self.lock = threading.Lock()
         self._arrivals.forked(self.lock)
         self._taking = threading.Lock()

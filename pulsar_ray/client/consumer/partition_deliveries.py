@@ -89,7 +89,7 @@ class DroppedQueue(NamedTuple):
 class PartitionDeliveries:
     """The receiving side of one partition: a DeliverySource for the queue of the `target`.
 
-    The dispatcher numbers its deliveries; `numbering` is the epoch of the dispatcher that did. `lock` is the
+    The dispatcher numbers its deliveries, and `numbering` is the id of this numbering. `lock` is the
     consumer's. Unless messages are stored (`is_stored`), dropped ones do not come again, so none is dropped.
     """
 

@@ -68,7 +68,7 @@ class Ending:
         notify_of_forks(self)
 
     def forked(self, _error: ForkedClient) -> None:
-        """Take a new lock in a forked child (see `forking`), where another thread's stays locked."""
+        """Take a new lock in a forked child, where another thread's stays locked."""
         self._lock = threading.Lock()
         self._on_forgotten = None
         self._done.set()

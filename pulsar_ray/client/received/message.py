@@ -174,7 +174,7 @@ class Message:
         return self.block.topic_name
 
     def redelivery_count(self) -> int:
-        """How often its entry was delivered before."""
+        """How often its entry failed before."""
         return self.block.redelivery_count
 
     @property

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from copy import copy
 from itertools import compress, repeat
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from pulsar_ray.client.acks.unacked_rows import HeldBlock
 from pulsar_ray.client.options.policies import DEFAULT_BATCH_RECEIVE_POLICY, ConsumerBatchReceivePolicy
@@ -21,9 +21,6 @@ from pulsar_ray.errors import PulsarException
 from pulsar_ray.lane.waiting import running_callbacks
 from pulsar_ray.model.row_ranges import RowFailures
 from pulsar_ray.model.row_sets import RowSet, first
-
-if TYPE_CHECKING:
-    from pulsar_ray.client.received.message import BlockRows, Rows
 
 
 class HandOverTimer(Protocol):
@@ -284,9 +281,8 @@ class ReceiverQueue:
     def _is_slow(self, messages: int) -> bool:
         """Whether the program takes its time over messages.
 
-        Then each is counted as it is taken.
-
-        A quick one has acknowledgments of many more on their way than are handed out at once.
+        Then each is counted as it is taken. A quick one has acknowledgments of many more on their way than
+        are handed out at once.
         """
         now = time.monotonic()
         taken, self._taken = self._taken, (now, messages)

@@ -51,11 +51,10 @@ _MOST_DUE_MESSAGES = 8_192
 
 
 class ReadAhead:
-    """Reads twice what consumers could take, within a bound; more for Key_Shared.
+    """Decides how far to read ahead: twice what consumers could take, within a bound.
 
-    For Key_Shared it comes in large portions.
-
-    Keys of many blocks together cost a fraction of what they cost block by block.
+    For Key_Shared it is more, in large portions: keys of many blocks together cost a fraction of what they
+    cost block by block.
     """
 
     def __init__(
@@ -181,7 +180,7 @@ class BlockIntake:
             cursor.extend(_before(read_position))
             self.read_position = Position(*read_position)
             self._has_read = True
-            if len(blocks.suspects):
+            if blocks.suspects.are_known:
                 blocks.suspects.has_read(self.read_position)
         if self._has_read and self._returning.claims:
             self._returning.drop_below(self.read_position)
@@ -249,7 +248,7 @@ class BlockIntake:
         if block is not None:
             for part, count in self._counted(ref, rows):
                 self._blocks.put_back(block, part, count)
-            if len(self._blocks.suspects):
+            if self._blocks.suspects.are_known:
                 self._blocks.suspect(block)
 
     def has_unacknowledged(self, ref: BlockRef) -> bool:
@@ -290,7 +289,7 @@ class BlockIntake:
     def pass_removed(self, behind: Position) -> None:
         """Read on at a position behind: nothing before it is left to read."""
         self.read_position, self._has_read = behind, True
-        if len(self._blocks.suspects):
+        if self._blocks.suspects.are_known:
             self._blocks.suspects.has_read(behind)
         if self._returning.claims:
             self._returning.drop_below(behind)
@@ -347,7 +346,7 @@ class BlockIntake:
     def _add(self, block: DispatchBlock, rows: RowSet) -> None:
         claims = self._returning.claims.pop(block.key, ()) if self._returning.claims else ()
         self._blocks.add(block, self._counted(block.ref, rows))
-        if len(self._blocks.suspects):
+        if self._blocks.suspects.are_known:
             self._blocks.suspect(block)
         for consumer_id, claimed, is_part in claims:
             rows = row_sets.of_ranges(claimed)

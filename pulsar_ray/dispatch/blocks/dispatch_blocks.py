@@ -9,20 +9,17 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from sortedcontainers import SortedDict
 
 from pulsar_ray.dispatch.blocks import counted_rows
 from pulsar_ray.dispatch.blocks.chunk_groups import ChunkGroups
 from pulsar_ray.dispatch.blocks.counted_rows import CountedRows
-from pulsar_ray.dispatch.consumer import Consumer, Delivery, DispatchBlock, SuspectGroup
+from pulsar_ray.dispatch.consumer import Consumer, Delivery, DispatchBlock, Key, SuspectGroup
 from pulsar_ray.dispatch.suspects.groups import SuspectGroups
 from pulsar_ray.managed_ledger.cursor.managed_cursor import SuspectRows
 from pulsar_ray.model.row_sets import RowSet
-
-Key: TypeAlias = tuple[int, int]
-"""(ledger id, first entry id) of a block."""
 
 _LEAST_STALE = 64
 

@@ -110,11 +110,11 @@ class KeySharedPolicy:
     def dispatch(self, source: GrantSource) -> list[Grant]:
         """Grant until no consumer has room or nothing is left for those who have."""
         grants: list[Grant] = []
-        if len(self._blocks.suspects):
+        if self._blocks.suspects.are_known:
             look_at_time(self.routes.consumers, source)
         self._update_index(source.now_ms)
         kept: set[int] = set()
-        if self._blocks.suspects:
+        if self._blocks.suspects.are_waiting:
             kept = dispatch_to_owners(self.routes, self.index, self._may_try, source, grants)
         for number, consumer in enumerate(self.routes.consumers):
             # Most have no permits most of the time; asking for a blocked one's room may end that.

@@ -57,7 +57,7 @@ class SingleActivePolicy:
             return grants
         blocks = source.blocks
         outlive(consumer, source)
-        while blocks.waiting_messages or blocks.suspects:
+        while blocks.waiting_messages or blocks.suspects.are_waiting:
             block = blocks.head()
             suspect = blocks.suspects.lowest()
             if suspect is not None and comes_first(suspect, block):

@@ -29,15 +29,18 @@ class SuspectGroups:
         self.version = 0
         """Rises with every change of what waits or is tried."""
 
-    def __bool__(self) -> bool:
-        """Whether suspects wait."""
+    @property
+    def are_waiting(self) -> bool:
+        """Whether suspects wait; others are being tried."""
         return bool(self._blocks)
+
+    @property
+    def are_known(self) -> bool:
+        """Whether there are any, that wait or are being tried."""
+        return bool(self._groups)
 
     def __iter__(self) -> Iterator[SuspectGroup]:
         return iter(list(self._groups.values()))
-
-    def __len__(self) -> int:
-        return len(self._groups)
 
     def __contains__(self, key: Key) -> bool:
         """Whether suspects of this block wait."""

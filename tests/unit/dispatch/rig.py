@@ -70,7 +70,7 @@ class Rig:
         position = self.dispatcher.read_position
         known = sum((1, ref.last_entry_id) < position for ref in self.refs)
         slots = None if self.slots is None else self.slots[known:]
-        self.dispatcher.offer(ReadBlocks(self.refs[known:], slots), self.dispatcher.seek_generation)
+        self.dispatcher.offer(ReadBlocks(self.refs[known:], slots), self.dispatcher.reading_number)
 
     def grants(self) -> list[Grant]:
         self.offer()

@@ -113,7 +113,7 @@ class Lab:
             self._drop(drop)
         read = [i for i, r in enumerate(self.refs) if (1, r.last_entry_id) >= self.dispatcher.read_position]
         blocks = ReadBlocks([self.refs[i] for i in read], [self.slots[i] for i in read])
-        self.dispatcher.offer(blocks, self.dispatcher.seek_generation)
+        self.dispatcher.offer(blocks, self.dispatcher.reading_number)
         for grant in self.dispatcher.dispatch(self.now_ms):
             process = self.processes[grant.consumer_id]
             process.received = grant.number

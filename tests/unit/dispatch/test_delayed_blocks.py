@@ -84,7 +84,7 @@ class World:
         delays = [times for _, times in behind] if self.core.delayed.is_heeded else None
         self.core.delayed.has_met |= any(ref.is_marked for ref, _ in behind)
         read = ReadBlocks([ref for ref, _ in behind], None, delays)
-        self.core.offer(read, self.core.seek_generation)
+        self.core.offer(read, self.core.reading_number)
 
     def _is_unread(self, ref: BlockRef) -> bool:
         return (LEDGER, ref.last_entry_id) >= self.core.read_position
@@ -108,7 +108,7 @@ class World:
         if rows and not is_answer_lost:
             blocks, last = due_blocks(rows)
             refs, sets = [ref for ref, _ in blocks], [rows for _, rows in blocks]
-            core.take_due(ReadBlocks(refs), sets, last, core.seek_generation)
+            core.take_due(ReadBlocks(refs), sets, last, core.reading_number)
 
     def dispatch(self) -> list[int]:
         """The entries that the consumer gets now."""

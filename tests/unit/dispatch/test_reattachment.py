@@ -280,7 +280,7 @@ def test_redelivery_asked_for_before_the_blocks_were_read_happens_when_they_are(
     dispatcher = rig.dispatcher
     dispatcher.attach_consumer(spec, 1, held=[(1, 0, ((0, 4),))], received_messages=4)
     assert dispatcher.negative_acknowledge(1, [(1, 0, ((2, 3),), 0)]) == []
-    assert dropped(dispatcher.offer(ReadBlocks(rig.refs), dispatcher.seek_generation)) == [
+    assert dropped(dispatcher.offer(ReadBlocks(rig.refs), dispatcher.reading_number)) == [
         (1, dispatcher.generation)
     ]
     rig.report(1, 100)
@@ -305,7 +305,7 @@ def test_reading_ahead_is_bounded_by_what_consumers_can_take() -> None:
     assert rig.dispatcher.blocks_wanted() == 0
     rig.add(1, credit=300)
     assert rig.dispatcher.blocks_wanted() == 600
-    rig.dispatcher.offer(ReadBlocks(rig.refs[:2]), rig.dispatcher.seek_generation)
+    rig.dispatcher.offer(ReadBlocks(rig.refs[:2]), rig.dispatcher.reading_number)
     assert rig.dispatcher.blocks_wanted() == 400
     rig.dispatcher.remove_consumer(1, ConsumerExit.CRASHED)
     assert rig.dispatcher.blocks_wanted() == 0

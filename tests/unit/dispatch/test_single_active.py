@@ -98,7 +98,7 @@ def test_seek_starts_over_and_old_offers_are_ignored(position: Position) -> None
     rig.grants()
     rig.dispatcher.acknowledge(1, [(1, 0, 14)])
     rig.dispatcher.negative_acknowledge(1, [(1, 10, ((5, 6),), 0)])
-    generation, seeks = rig.dispatcher.generation, rig.dispatcher.seek_generation
+    generation, seeks = rig.dispatcher.generation, rig.dispatcher.reading_number
     assert dropped(rig.dispatcher.seek(position)) == [(1, rig.dispatcher.generation)]
     assert rig.dispatcher.generation > generation
     rig.dispatcher.offer(ReadBlocks(rig.refs), seeks)

@@ -63,7 +63,7 @@ class World(NaiveModel):
             if (ref.ledger_id, ref.last_entry_id) >= self.dispatcher.read_position and wanted > 0:
                 blocks.append(ref)
                 wanted -= ref.messages
-        generation = self.dispatcher.seek_generation
+        generation = self.dispatcher.reading_number
         self.dispatcher.offer(self._read(blocks), generation)
         # Repeats are harmless, and so are stale ones.
         self.dispatcher.offer(self._read(blocks[:1]), generation)

@@ -256,9 +256,9 @@ def reach_of(request: Acknowledge) -> tuple[int, int]:
 
 
 class ConsumerCalls:
-    """Runs on the owner loop. `seek` and `unsubscribe` are the dispatcher's own.
+    """Answers the calls of one dispatcher's consumers, on the owner loop.
 
-    `topic` is its partition.
+    `seek` and `unsubscribe` are the dispatcher's own; `topic` is its partition.
     """
 
     def __init__(

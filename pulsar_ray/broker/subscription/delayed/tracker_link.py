@@ -204,9 +204,9 @@ class TrackerLink:
             core.settings.most_delayed_rows_in_memory,
             self._anew,
         )
-        self._loop.create_task(self._asked(request, core.seek_generation, delayed.left_entries))
+        self._loop.create_task(self._asked(request, core.reading_number, delayed.left_entries))
 
-    async def _asked(self, request: FollowRequest, seek_generation: int, left_before: int) -> None:
+    async def _asked(self, request: FollowRequest, reading_number: int, left_before: int) -> None:
         try:
             answer = await self._loop.run_in_executor(None, self._call, request)
         except PulsarException as error:
@@ -222,11 +222,11 @@ class TrackerLink:
             self._on_fatal(RuntimeError("the tracker has dropped rows that this dispatcher has left to it"))
             return
         self._answer, self._left_before = answer, left_before
-        if not answer.rows or seek_generation != self._core.seek_generation:
+        if not answer.rows or reading_number != self._core.reading_number:
             self._done()
             return
         blocks, last = due_blocks(answer.rows)
-        self._take(blocks, last, seek_generation)
+        self._take(blocks, last, reading_number)
 
     def _call(self, request: FollowRequest) -> FollowAnswer:
         """In a thread: ask the tracker, which is started if there is none."""
@@ -259,7 +259,7 @@ class TrackerLink:
 
     # --- taking in --------------------------------------------------------------------------------
 
-    def _take(self, blocks: list[tuple[BlockRef, RowSet]], last: RowKey, seek_generation: int) -> None:
+    def _take(self, blocks: list[tuple[BlockRef, RowSet]], last: RowKey, reading_number: int) -> None:
         core = self._core
         blocks = [(ref, rows) for ref, rows in blocks if core.has_unacknowledged(ref)]
         refs = [ref for ref, _ in blocks]
@@ -268,7 +268,7 @@ class TrackerLink:
         position = core.read_position
         ahead = [ref for ref in refs if ref.messages == 1 and (ref.ledger_id, ref.first_entry_id) >= position]
         if (core.type.slotting is None and not ahead) or not refs:
-            core.take_due(ReadBlocks(refs), rows, last, seek_generation)
+            core.take_due(ReadBlocks(refs), rows, last, reading_number)
             self._done()
             return
         slotting, directory = core.type.slotting, self._of.log_directory
@@ -281,7 +281,7 @@ class TrackerLink:
         def done(blocks: ReadBlocks | None, error: BaseException | None) -> None:
             is_wanted = core.type.slotting is slotting and core.delayed.anew == self._anew
             if blocks is not None and is_wanted:
-                core.take_due(blocks, rows, last, seek_generation)
+                core.take_due(blocks, rows, last, reading_number)
             elif error is not None:
                 self.problem = f"reading the headers of delayed messages: {error}"
                 logger.error("subscription %s: %s", self._of.name, self.problem)

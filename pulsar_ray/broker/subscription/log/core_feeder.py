@@ -93,7 +93,7 @@ class CoreFeeder:
         if core.type.slotting is not None or has_marked:
             self._read_headers(blocks, resume, has_marked=has_marked)
             return False
-        self._offer(ReadBlocks(blocks), core.seek_generation)
+        self._offer(ReadBlocks(blocks), core.reading_number)
         return True
 
     def look_who_reads(self) -> None:
@@ -128,7 +128,7 @@ class CoreFeeder:
             self._durability.flush_soon()
             return True
         self.is_reading = True
-        generation = core.seek_generation
+        number = core.reading_number
         begun = core.blocks.chunks.begun
 
         def done(kept: KeptBlocks | None, error: BaseException | None) -> None:
@@ -138,14 +138,14 @@ class CoreFeeder:
                 return
             self._went_on()
             self._place = read.place
-            if generation == core.seek_generation and log.compacted is not None and kept.blocks.refs:
-                self._take_kept(position, kept, generation)
+            if number == core.reading_number and log.compacted is not None and kept.blocks.refs:
+                self._take_kept(position, kept, number)
             resume()
 
         self._reader.submit(lambda: read.run(dict(begun)), done)
         return False
 
-    def _take_kept(self, position: Position, kept: KeptBlocks, generation: int) -> None:
+    def _take_kept(self, position: Position, kept: KeptBlocks, reading_number: int) -> None:
         """Take in what was kept, and count what was removed before and between as acknowledged."""
         self.extend_ledgers()
         acknowledgments = self._core.acknowledgments
@@ -162,7 +162,7 @@ class CoreFeeder:
                 rows = row_sets.ranges_of(removed)
                 acknowledgments.acknowledge_removed(first, rows, ref.messages)
             position = Position(ref.ledger_id, ref.last_entry_id + 1)
-        self._offer(kept.blocks, generation)
+        self._offer(kept.blocks, reading_number)
         self._durability.flush_soon()
 
     def _acknowledge_removed(self, first: Position, end: Position) -> None:
@@ -207,7 +207,7 @@ class CoreFeeder:
     def _read_headers(self, blocks: list[BlockRef], resume: Callable[[], None], *, has_marked: bool) -> None:
         """Read keys, times and chunks of blocks: frames in memory do not hold them."""
         self.is_reading = True
-        generation, position = self._core.seek_generation, self._core.read_position
+        number, position = self._core.reading_number, self._core.read_position
         slotting, directory = self._core.type.slotting, self._directory
         chunks = self._chunk_reader() if has_marked else None
         reads_delays = has_marked and self._core.delayed.is_heeded
@@ -226,7 +226,7 @@ class CoreFeeder:
                 self._read_failed(position, error, resume)
                 return
             self._went_on()
-            self._offer(read, generation)
+            self._offer(read, number)
             resume()
 
         self._reader.submit(read, done)
@@ -234,9 +234,9 @@ class CoreFeeder:
     def _chunk_reader(self) -> ChunkReader:
         return ChunkReader(self._view.segments, self._core.blocks.chunks.begun)
 
-    def _offer(self, read: ReadBlocks, seek_generation: int) -> None:
+    def _offer(self, read: ReadBlocks, reading_number: int) -> None:
         self._extend_closed_ledgers()
-        drops = self._core.offer(read, seek_generation)
+        drops = self._core.offer(read, reading_number)
         self.extend_to_end()
         if drops:
             self._consumers.drop_queues(drops)
@@ -248,7 +248,7 @@ class CoreFeeder:
         if read is None:
             return self._has_passed_deleted(position)
         self.is_reading = True
-        generation, slotting = self._core.seek_generation, self._core.type.slotting
+        number, slotting = self._core.reading_number, self._core.type.slotting
         reads_delays = self._core.delayed.is_heeded
         chunks = self._chunk_reader()
 
@@ -257,13 +257,13 @@ class CoreFeeder:
             if blocks is None:
                 self._read_failed(position, error, resume)
                 return
-            self._file_was_read(read, blocks, generation, resume)
+            self._file_was_read(read, blocks, number, resume)
 
         self._reader.submit(lambda: read.run(slotting, chunks, reads_delays=reads_delays), done)
         return False
 
     def _file_was_read(
-        self, read: FileRead, blocks: ReadBlocks, generation: int, resume: Callable[[], None]
+        self, read: FileRead, blocks: ReadBlocks, reading_number: int, resume: Callable[[], None]
     ) -> None:
         self._place = read.place
         for damage in read.damage:
@@ -276,7 +276,7 @@ class CoreFeeder:
             if not self._view.has_marked and any(ref.is_marked for ref in blocks.refs):
                 self._view.has_marked = True
             self._core.delayed.has_met |= self._view.has_marked
-            self._offer(blocks, generation)
+            self._offer(blocks, reading_number)
             resume()
         else:
             # The segment ends before the position: nothing more is in it, and the next one is not known yet.

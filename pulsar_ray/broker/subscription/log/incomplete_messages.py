@@ -81,10 +81,10 @@ class IncompleteMessages:
 
     async def _settle(self, overdue: Mapping[int, int], ask: AskPartition) -> None:
         core = self._core
-        seek_generation = core.seek_generation
+        reading_number = core.reading_number
         answer = await within(ask(overdue, core.blocks.chunks.limits.expire_ms), ANSWER_DEADLINE_S)
         # All that they have stored must have been read: the rest of a message may be among it.
-        if core.seek_generation == seek_generation and core.read_position > Position(*answer["last"]):
+        if core.reading_number == reading_number and core.read_position > Position(*answer["last"]):
             self._drop({incarnation: overdue[incarnation] for incarnation in answer["left"]})
 
     def _drop(self, groups: Mapping[int, int]) -> None:
