@@ -98,7 +98,7 @@ class Controller:
 
     async def ready(self) -> dict[str, Any]:
         """Wait until the broker serves. Raises what is wrong with the data directory, typed."""
-        plane = await self._serving()
+        plane = await self.serving()
         membership, stores = plane.membership, plane.stores
         return {
             "pid": os.getpid(),
@@ -178,7 +178,8 @@ class Controller:
             except Exception:
                 logger.exception("looking for stores failed")
 
-    async def _serving(self) -> ControlPlane:
+    async def serving(self) -> ControlPlane:
+        """Return the control plane, once the catalog is open. Raises why it cannot be."""
         if self._start is None or (self._start.done() and self._start.exception() is not None):
             self._start = asyncio.get_running_loop().create_task(self._open())
         await asyncio.shield(self._start)
@@ -194,7 +195,7 @@ class Controller:
 
         The actors of those whose store is there are started, the others are marked as away.
         """
-        plane = await self._serving()
+        plane = await self.serving()
         topics, name = plane.topics, TopicName.parse(topic)
 
         async def look_up() -> list[RouteFields]:
@@ -209,7 +210,7 @@ class Controller:
 
     async def partitions(self, topic: str) -> list[RouteFields]:
         """Answer as `resolve` for a topic that is there, and start nobody. Raises TopicNotFound."""
-        plane = await self._serving()
+        plane = await self.serving()
         return plane.topic_actors.routes(
             plane.topics.resolve(TopicName.parse(topic), create=False, stores=list)
         )
@@ -222,7 +223,7 @@ class Controller:
 
     async def create_topic(self, topic: str, partitions: int) -> None:
         """Create a topic; 0 partitions is an unpartitioned one. Raises NotAllowedError if it exists."""
-        plane = await self._serving()
+        plane = await self.serving()
         topics = plane.topics
         # Of an earlier call that was told to try again nobody can say yet whether there is such a topic.
         await topics.catalog.settled()
@@ -237,7 +238,7 @@ class Controller:
 
         May be repeated. Raises TopicNotFound, NotAllowedError unless a partitioned topic would grow.
         """
-        plane = await self._serving()
+        plane = await self.serving()
         name, stores = TopicName.parse(topic), plane.stores
         await stores.reserve_numbers(max(partitions, 1))
         rows = plane.topics.prepare_partitions(name, partitions, stores.for_new_partitions)
@@ -247,7 +248,7 @@ class Controller:
 
     async def add_partitions(self, topic: str, partitions: int) -> None:
         """The second step: the topic has so many partitions, durably. May be repeated."""
-        plane = await self._serving()
+        plane = await self.serving()
         topics, name = plane.topics, TopicName.parse(topic)
         # First: a catalog that was rebuilt just now would otherwise lack what somebody has published to.
         await plane.topic_actors.mark("mark_added", topics.prepared_partitions(name, partitions))
@@ -259,12 +260,12 @@ class Controller:
 
         Raises TopicNotFound if the namespace does not exist.
         """
-        topics = (await self._serving()).topics
+        topics = (await self.serving()).topics
         return topics.topics(namespace, include_system=include_system)
 
     async def partition_count(self, topic: str) -> int:
         """How many partitions a topic has, 0 for one without. Raises TopicNotFound."""
-        return (await self._serving()).topics.count(TopicName.parse(topic))
+        return (await self.serving()).topics.count(TopicName.parse(topic))
 
     async def delete_topic(self, topic: str, force: bool) -> None:
         """Delete a topic with its data and policies.
@@ -272,7 +273,7 @@ class Controller:
         Raises NotAllowedError while producers or consumers are connected and for a system topic, WrongNode
         while a partition's node is missing, unless forced; what lies on such a node stays there.
         """
-        plane = await self._serving()
+        plane = await self.serving()
         await plane.ending.delete_topic(topic, force)
 
     async def unload_topic(self, topic: str) -> None:
@@ -280,7 +281,7 @@ class Controller:
 
         Raises TopicNotFound, and WrongNode, with nothing done, if a partition is away.
         """
-        plane = await self._serving()
+        plane = await self.serving()
         rows = plane.topics.resolve(TopicName.parse(topic), create=False, stores=list)
         for row in rows:
             plane.topic_actors.store_of(row)
@@ -293,7 +294,7 @@ class Controller:
     async def call_part(self, part: str, method: str, *arguments: Any) -> Any:
         """Call a method of a part of the control plane, one of CONTROLLER_CALLS."""
         check_part_call(CONTROLLER_CALLS, "controller", part, method)
-        plane = await self._serving()
+        plane = await self.serving()
         answer = getattr(getattr(plane, part), method)(*arguments)
         return await answer if inspect.isawaitable(answer) else answer
 
@@ -305,29 +306,29 @@ class Controller:
         authentication = await asyncio.to_thread(lambda: self._entrance.authentication)
         role = authentication.who(Credentials.of_program(authorization), time.time()).role
         if not self._entrance.is_open_to(role, Right(right)):
-            administration = (await self._serving()).administration
+            administration = (await self.serving()).administration
             grants = Grants.of(await administration.grants(subject))
             self._entrance.check(role, Right(right), Resource(subject, subscription), grants)
 
     async def policies_for(self, topic: str) -> PolicyUpdate:
         """The policies of a partition's topic, for its actors after a restart. Raises TopicNotFound."""
-        plane = await self._serving()
+        plane = await self.serving()
         return plane.topics.policies.update_for(plane.topics.row_of(topic).topic)
 
     async def was_made(self, partition: str) -> bool:
         """Whether a partition's directory was made. Raises TopicNotFound."""
-        return (await self._serving()).topics.row_of(partition).has_ledger
+        return (await self.serving()).topics.row_of(partition).has_ledger
 
     async def made(self, partition: str) -> None:
         """Remember that a partition's directory is made, durably. Raises TopicNotFound."""
-        plane = await self._serving()
+        plane = await self.serving()
         name, catalog = plane.topics.row_of(partition).name, plane.catalog
         catalog.opened(name)
         await catalog.settled(name)
 
     async def heartbeats(self) -> list[tuple[str, str, str]]:
         """Return (store id, host, heartbeat topic) of every store that is there; makes missing topics."""
-        plane = await self._serving()
+        plane = await self.serving()
         topics = plane.topics
         stores = list(plane.stores.known.items())
         await plane.stores.reserve_numbers(len(stores))
@@ -337,15 +338,15 @@ class Controller:
 
     async def nodes(self) -> list[dict[str, Any]]:
         """Describe every node that has, had or could have a store, as `Stores.nodes`."""
-        return await (await self._serving()).nodes()
+        return await (await self.serving()).nodes()
 
     async def catalog_store(self) -> str:
         """Return the id of the store beside this controller."""
-        return (await self._serving()).membership.catalog_store_id
+        return (await self.serving()).membership.catalog_store_id
 
     async def expect_stores(self, count: int) -> None:
         """Keep durably how many stores the cluster is to have; 0 if nobody says."""
-        catalog = (await self._serving()).catalog
+        catalog = (await self.serving()).catalog
         catalog.expect_stores(count)
         await catalog.settled()
 
@@ -365,7 +366,7 @@ class Controller:
 
         `topic` is a partition's own name.
         """
-        plane = await self._serving()
+        plane = await self.serving()
         if was_open:
             plane.topics.begin_again(TopicName.parse(topic))
         row = plane.topics.row_of(topic)
@@ -379,7 +380,7 @@ class Controller:
 
     async def handle(self, name: str) -> Any:
         """Return a running actor's handle, None if none of this name runs; starts nobody."""
-        found = (await self._serving()).actors.handles.get(name)
+        found = (await self.serving()).actors.handles.get(name)
         return found.raw if found is not None else None
 
     async def dispatcher_gone(self, name: str, was_deleted: bool = False) -> None:
@@ -390,7 +391,7 @@ class Controller:
         One that serves stays: the subscription was created anew meanwhile.
         """
         # A controller that was restarted knows nobody before.
-        plane = await self._serving()
+        plane = await self.serving()
         if await self._actors.serves(name):
             return
         plane.topic_actors.dispatcher_left(name)
@@ -405,19 +406,19 @@ class Controller:
 
         `topic` is a partition's own name.
         """
-        plane = await self._serving()
+        plane = await self.serving()
         row = plane.topics.row_of(topic)
         start = partial(plane.topic_actors.tracker_started, row, subscription)
         return await plane.passivation.start([row.name], start)
 
     async def end_tracker(self, name: str) -> None:
         """End a tracker that has nothing to do; its name is free when this returns."""
-        (await self._serving()).topic_actors.end_tracker(name)
+        (await self.serving()).topic_actors.end_tracker(name)
         await self._actors.name_is_free(name)
 
     async def compactor(self, topic: str) -> str:
         """The actor name of what compacts a partition, started if none runs."""
-        plane = await self._serving()
+        plane = await self.serving()
         row = plane.topics.row_of(topic)
         return await plane.passivation.start([row.name], partial(plane.topic_actors.compactor_started, row))
 
@@ -429,12 +430,12 @@ class Controller:
 
     async def report_idle(self, name: str, idle: Idle) -> None:
         """Take in an actor's report that nobody has used it for a while."""
-        plane = await self._serving()
+        plane = await self.serving()
         plane.passivation.report(name, idle)
 
     async def report_unused(self, partition: str) -> None:
         """Take in that nobody has used a partition for as long as its policies say."""
-        plane = await self._serving()
+        plane = await self.serving()
         row = plane.topics.row_of(partition)
         await plane.passivation.remove_unused(row.topic)
 
@@ -443,7 +444,7 @@ class Controller:
 
         `topic` is the partition's own name. Raises TopicNotFound, WrongNode.
         """
-        plane = await self._serving()
+        plane = await self.serving()
         return await plane.passivation.describe_sleeping(plane.topics.row_of(topic))
 
     async def await_wake(
@@ -485,7 +486,7 @@ class Controller:
 
         May be repeated.
         """
-        plane = await self._serving()
+        plane = await self.serving()
         await plane.passivation.consumer_left(dispatcher, incarnation, calls_election)
 
     # --- silent and dead actors -------------------------------------------------------------------
@@ -510,15 +511,15 @@ class Controller:
 
     async def stats(self) -> dict[str, Any]:
         """Describe every running actor by name, and the stores, as `ControlPlane.stats`."""
-        return await (await self._serving()).stats()
+        return await (await self.serving()).stats()
 
     async def health(self) -> dict[str, Any]:
         """Describe what does not work, as a HealthReport; wakes nobody, and answers within two seconds."""
-        return await (await self._serving()).health()
+        return await (await self.serving()).health()
 
     async def overview(self, text: str, sort: str, limit: int, names: list[str] | None) -> dict[str, Any]:
         """Return the first topics by a sorting, sums, and the stores; see Admin.overview."""
-        plane = await self._serving()
+        plane = await self.serving()
         return await plane.overview.describe(text, sort, limit, names)
 
     async def shutdown(self) -> None:

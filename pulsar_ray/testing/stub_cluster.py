@@ -428,7 +428,7 @@ class StubCluster:
         """The number of a partition in the catalog."""
 
         async def look() -> int | None:
-            row = (await self._controller._serving()).topics.partition(TopicName.parse(partition))  # noqa: SLF001
+            row = (await self._controller.serving()).topics.partition(TopicName.parse(partition))
             return None if row is None else row.number
 
         return self._finished(look())
@@ -437,7 +437,7 @@ class StubCluster:
         """Count the clients that wait for a partition that sleeps."""
 
         async def count() -> int:
-            plane = await self._controller._serving()  # noqa: SLF001
+            plane = await self._controller.serving()
             return plane.passivation.parked_clients.count(partition)
 
         return self._finished(count())
@@ -456,7 +456,7 @@ class StubCluster:
         """As Passivation.remove_unused, for the topic of a partition."""
 
         async def remove() -> bool:
-            plane = await self._controller._serving()  # noqa: SLF001
+            plane = await self._controller.serving()
             row = plane.topics.partition(TopicName.parse(partition))
             return row is not None and await plane.passivation.remove_unused(row.topic)
 
@@ -527,7 +527,7 @@ class StubCluster:
             # Actors know from one look to the next that nobody has used them; long ago, where they report.
             await asyncio.sleep(LOOK_PAUSE_S)
             looks = [await handle.call("idle") for handle in handles if handle.kind in _LEAVE]
-        plane = await self._controller._serving()  # noqa: SLF001
+        plane = await self._controller.serving()
         if all(idle is not None and idle.idle_ms for idle in looks):
             await plane.passivation.leave_now(partition, with_clients=with_clients)
 
@@ -617,16 +617,16 @@ class StubCluster:
         self._finished(self._look_for_drained())
 
     async def _look_for_drained(self) -> None:
-        await (await self._controller._serving()).moves.look()  # noqa: SLF001
+        await (await self._controller.serving()).moves.look()
 
     async def _find_stores(self) -> None:
-        await (await self._controller._serving()).stores.find()  # noqa: SLF001
+        await (await self._controller.serving()).stores.find()
 
     def store_of(self, partition: str) -> str:
         """Return the store that a partition is in."""
 
         async def look() -> str:
-            row = (await self._controller._serving()).topics.partition(TopicName.parse(partition))  # noqa: SLF001
+            row = (await self._controller.serving()).topics.partition(TopicName.parse(partition))
             return "" if row is None else row.store_id
 
         return self._finished(look())
@@ -642,18 +642,18 @@ class StubCluster:
         self._finished(self._move(partition, STORE))
 
     async def _move(self, partition: str, store_id: str) -> None:
-        catalog = (await self._controller._serving()).topics.catalog  # noqa: SLF001
+        catalog = (await self._controller.serving()).topics.catalog
         catalog.remember_store(_FAR_STORE, _FAR_HOST, "/far")
         catalog._db.execute("UPDATE partition SET store_id = ? WHERE name = ?", (store_id, partition))  # noqa: SLF001
 
     async def _look_for_dead(self) -> None:
-        (await self._controller._serving()).topic_actors.replace_dead()  # noqa: SLF001
+        (await self._controller.serving()).topic_actors.replace_dead()
 
     def lose_unstored(self, topic: str) -> None:
         """A non-persistent topic is gone with its node and that of the catalog."""
 
         async def forget() -> None:
-            plane = await self._controller._serving()  # noqa: SLF001
+            plane = await self._controller.serving()
             plane.topics.unstored.discard(topic)
 
         self._finished(forget())
