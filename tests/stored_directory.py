@@ -10,7 +10,7 @@ from pulsar_ray.broker.catalog.catalog import Catalog
 from pulsar_ray.broker.subscription.delayed.delayed_tracker import index_directory
 from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory
 from pulsar_ray.managed_ledger.cursor.cursor_store import CursorStore
-from pulsar_ray.managed_ledger.cursor.managed_cursor import Subscription
+from pulsar_ray.managed_ledger.cursor.managed_cursor import CursorSubscription
 from pulsar_ray.managed_ledger.delayed.delayed_index import DelayedIndex
 from pulsar_ray.managed_ledger.delayed.delayed_rows import empty_rows
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
@@ -107,7 +107,7 @@ def _fill(topic: StoredTopic, *, is_closed: bool) -> None:
 
 def _acknowledge(topic: StoredTopic) -> None:
     directory = cursor_directory(topic.directory, 1)
-    store = CursorStore.create(directory, Subscription(SUBSCRIPTION), Position(topic.ledger_id, -1))
+    store = CursorStore.create(directory, CursorSubscription(SUBSCRIPTION), Position(topic.ledger_id, -1))
     store.cursor.set_ledgers([(topic.ledger_id, MESSAGES - 1)])
     for first, last in ((0, MESSAGES // 2 - 1), (MESSAGES - 4, MESSAGES - 4)):
         store.cursor.acknowledge(topic.ledger_id, first, last)

@@ -24,7 +24,7 @@ from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.managed_ledger.cursor.cursor_store import CursorStore
-from pulsar_ray.managed_ledger.cursor.managed_cursor import Subscription
+from pulsar_ray.managed_ledger.cursor.managed_cursor import CursorSubscription
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.message_id import Position
 
@@ -64,7 +64,7 @@ class _Core:
     """A Shared subscription on a log of entries that were stored `rows` at a time."""
 
     def __init__(self, directory: Path, rows: int) -> None:
-        self._store = CursorStore.create(directory, Subscription("bench"), Position(1, -1))
+        self._store = CursorStore.create(directory, CursorSubscription("bench"), Position(1, -1))
         self._rows = rows
         self._next_entry = 0
         self._steps = 0
@@ -131,7 +131,7 @@ def _with_holes(directory: Path, holes: int) -> _Core:
 
 
 def _cursor_with_holes(directory: Path, holes: int) -> CursorStore:
-    store = CursorStore.create(directory, Subscription("bench"), Position(1, -1))
+    store = CursorStore.create(directory, CursorSubscription("bench"), Position(1, -1))
     store.cursor.set_ledgers([(1, 2 * holes)])
     for hole in range(holes):
         store.cursor.acknowledge(1, 2 * hole + 1, 2 * hole + 1)

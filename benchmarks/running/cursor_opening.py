@@ -15,7 +15,7 @@ from benchmarks.measuring.environment import Environment
 from benchmarks.measuring.measure import p50
 from benchmarks.measuring.results import Row
 from pulsar_ray.managed_ledger.cursor.cursor_store import CursorStore, snapshot_payload
-from pulsar_ray.managed_ledger.cursor.managed_cursor import Subscription
+from pulsar_ray.managed_ledger.cursor.managed_cursor import CursorSubscription
 from pulsar_ray.model.message_id import Position
 
 HOLES = (100_000, 1_000_000)
@@ -60,7 +60,7 @@ def _row(directory: Path, holes: int, gap: int) -> Row:
 
 
 def _write(directory: Path, holes: int, gap: int) -> None:
-    store = CursorStore.create(directory, Subscription("bench"), Position(1, -1))
+    store = CursorStore.create(directory, CursorSubscription("bench"), Position(1, -1))
     store.cursor.set_ledgers([(1, (holes + 1) * gap)])
     for first in range(0, holes, TURN):
         for hole in range(first, min(first + TURN, holes)):

@@ -29,8 +29,7 @@ from pulsar_ray.managed_ledger.cursor.cursor_store import (
     cursor_from_snapshot,
     snapshot_payload,
 )
-from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor
-from pulsar_ray.managed_ledger.cursor.managed_cursor import Subscription as CursorSubscription
+from pulsar_ray.managed_ledger.cursor.managed_cursor import CursorSubscription, ManagedCursor
 from pulsar_ray.managed_ledger.log.manifest.manifest import Manifest
 from pulsar_ray.managed_ledger.log.manifest.manifest_log import MANIFEST, KnownSequences, ManifestContent
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import (

@@ -16,8 +16,7 @@ from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.format.block import encode_block, parse_block_header
-from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor
-from pulsar_ray.managed_ledger.cursor.managed_cursor import Subscription as CursorSubscription
+from pulsar_ray.managed_ledger.cursor.managed_cursor import CursorSubscription, ManagedCursor
 from pulsar_ray.managed_ledger.log.manifest.manifest import Manifest
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
     Lease,

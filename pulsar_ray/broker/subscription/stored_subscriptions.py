@@ -26,7 +26,7 @@ from pulsar_ray.lane.waiting import within
 from pulsar_ray.ledger.disk import SYSTEM_DISK
 from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory, remove_cursor
 from pulsar_ray.managed_ledger.cursor.cursor_store import CursorStore
-from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor, Subscription
+from pulsar_ray.managed_ledger.cursor.managed_cursor import CursorSubscription, ManagedCursor
 from pulsar_ray.model.message_id import EARLIEST, LATEST, Position
 from pulsar_ray.session.requests import Advanced, OpenConsumer
 from pulsar_ray.transport.cluster import SubscriptionRequest
@@ -120,7 +120,7 @@ class StoredSubscriptions:
         self.was_created = registered["created"]
         self._number = registered["number"]
         directory = cursor_directory(Path(registered["directory"]), self._number)
-        subscription = Subscription(request.subscription, properties=dict(registered["properties"]))
+        subscription = CursorSubscription(request.subscription, properties=dict(registered["properties"]))
         hold = Position(*registered["hold"])
         of_partition = Path(registered["directory"])
         shipping = self._context.new_link(int(of_partition.name), f"s/{self._number}/")
@@ -181,7 +181,7 @@ class StoredSubscriptions:
     async def open_reader(self, request: OpenConsumer) -> ServedSubscription:
         start = request.start or {"target": "latest", "inclusive": False}
         mark = Position(*await self._partition.call("seek_position", **start))
-        cursor = ManagedCursor(Subscription(request.subscription, is_durable=False), mark)
+        cursor = ManagedCursor(CursorSubscription(request.subscription, is_durable=False), mark)
         return self._served.get(request.subscription) or self._add(request.subscription, cursor, None)
 
     def forget_reader(self, subscription: OpenSubscription) -> None:

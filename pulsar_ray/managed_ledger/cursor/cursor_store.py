@@ -36,9 +36,9 @@ from pulsar_ray.ledger.record_log import Record, RecordLog, read_log
 from pulsar_ray.managed_ledger.cursor.cursor_directories import UNFINISHED
 from pulsar_ray.managed_ledger.cursor.managed_cursor import (
     CursorChanges,
+    CursorSubscription,
     KnownConsumer,
     ManagedCursor,
-    Subscription,
     SuspectRows,
 )
 from pulsar_ray.model import row_sets
@@ -112,7 +112,7 @@ def cursor_from_snapshot(payload: dict[str, Any]) -> ManagedCursor:
     KeyError, TypeError or ValueError if it is none.
     """
     name, is_durable, properties = payload["s"]
-    cursor = ManagedCursor(Subscription(name, is_durable, dict(properties)))
+    cursor = ManagedCursor(CursorSubscription(name, is_durable, dict(properties)))
     apply_changes(cursor, payload)
     return cursor
 
@@ -289,7 +289,7 @@ class CursorStore:
     def create(
         cls,
         directory: Path,
-        subscription: Subscription,
+        subscription: CursorSubscription,
         mark_delete: Position,
         disk: Disk = SYSTEM_DISK,
         least_epoch: int = 0,

@@ -230,7 +230,7 @@ def deleted_text(deleted: PositionRanges) -> str:
 
 
 @dataclass(frozen=True)
-class Subscription:
+class CursorSubscription:
     """The part of a registry entry that must survive the loss of all metadata.
 
     The registry can be rebuilt from the cursors.
@@ -268,7 +268,7 @@ class ManagedCursor:
     be acknowledged.
     """
 
-    def __init__(self, subscription: Subscription, mark_delete: Position = EARLIEST) -> None:
+    def __init__(self, subscription: CursorSubscription, mark_delete: Position = EARLIEST) -> None:
         self.subscription = subscription
         self.mark_delete = mark_delete
         self.ledgers = LedgerSpans()

@@ -19,7 +19,7 @@ from pulsar_ray.dispatch.grant import DropQueue, Grant
 from pulsar_ray.dispatch.key_shared.hash_regions import KeySharedSpec
 from pulsar_ray.dispatch.key_shared.sticky_key import Slots
 from pulsar_ray.dispatch.settings import DispatchSettings
-from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor, Subscription
+from pulsar_ray.managed_ledger.cursor.managed_cursor import CursorSubscription, ManagedCursor
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.message_id import Position
 from pulsar_ray.model.row_sets import ranges_of
@@ -98,7 +98,7 @@ class NaiveModel:
         self.patience = False  # consumers may have had their suspects for long
         self.from_before: set[Message] = set()  # held since before a restart
         self.last_granted: tuple[int, Message] | None = None
-        cursor = ManagedCursor(Subscription("s"), Position(0, -1))
+        cursor = ManagedCursor(CursorSubscription("s"), Position(0, -1))
         points = self.random.choice([0, 0, 3])
         settings = DispatchSettings(
             self.max_unacked,

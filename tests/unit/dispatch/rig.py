@@ -10,7 +10,7 @@ from pulsar_ray.dispatch.grant import DropQueue, Grant
 from pulsar_ray.dispatch.key_shared.hash_regions import DEFAULT_KEY_SHARED, KeySharedSpec
 from pulsar_ray.dispatch.key_shared.sticky_key import Slots
 from pulsar_ray.dispatch.settings import DispatchSettings
-from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor, Subscription
+from pulsar_ray.managed_ledger.cursor.managed_cursor import CursorSubscription, ManagedCursor
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.message_id import Position
 from tests.unit.dispatch.validation import validate
@@ -41,7 +41,7 @@ class Rig:
             entries = rows if rows > 0 else 1
             self.refs.append(BlockRef(1, 0, 0, 100, entry, entries, abs(rows), rows > 1))
             entry += entries
-        self.cursor = cursor or ManagedCursor(Subscription("s"), Position(1, -1))
+        self.cursor = cursor or ManagedCursor(CursorSubscription("s"), Position(1, -1))
         self.cursor.set_ledgers([(1, entry - 1)])
         self.dispatcher = Dispatcher(self.cursor, settings or DispatchSettings(), epoch=7, now_ms=0)
         self.now_ms = 0

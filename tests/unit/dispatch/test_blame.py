@@ -19,7 +19,7 @@ from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.dispatch.suspects.blame import Crash
 from pulsar_ray.dispatch.suspects.turns import PATIENCE_MS
 from pulsar_ray.managed_ledger.cursor.cursor_store import cursor_from_snapshot, snapshot_payload
-from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor, Subscription
+from pulsar_ray.managed_ledger.cursor.managed_cursor import CursorSubscription, ManagedCursor
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.message_id import Position
 from tests.unit.dispatch.keys_rig import KeysRig
@@ -86,7 +86,7 @@ class Lab:
         self.epoch = 1
         self.next_id = 1
         self.processes: dict[int, Process] = {}
-        self.dispatcher = self._dispatcher(ManagedCursor(Subscription("s"), Position(1, -1)))
+        self.dispatcher = self._dispatcher(ManagedCursor(CursorSubscription("s"), Position(1, -1)))
 
     def _dispatcher(self, cursor: ManagedCursor) -> Dispatcher:
         cursor.set_ledgers([(1, self.last)])

@@ -16,7 +16,7 @@ from pulsar_ray.dispatch.consumer import ConsumerExit, ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.format.delivery_times import DeliveryTimes
-from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor, Subscription
+from pulsar_ray.managed_ledger.cursor.managed_cursor import CursorSubscription, ManagedCursor
 from pulsar_ray.managed_ledger.delayed.delayed_index import DelayedIndex
 from pulsar_ray.managed_ledger.delayed.delayed_rows import NO_KEY
 from pulsar_ray.model import row_sets
@@ -36,7 +36,7 @@ class World:
     def __init__(self, directory: Path, settings: DispatchSettings = STRICT) -> None:
         self.settings = settings
         self.directory = directory
-        self.cursor = ManagedCursor(Subscription("s"), Position(LEDGER, -1))
+        self.cursor = ManagedCursor(CursorSubscription("s"), Position(LEDGER, -1))
         self.index = self._opened()
         self.now_ms = 1_000_000
         self.due_ms: list[int] = []

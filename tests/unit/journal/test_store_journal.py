@@ -35,7 +35,7 @@ from pulsar_ray.maintenance.backup import adopt_copy, back_up
 from pulsar_ray.maintenance.repair import repair_directory
 from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory
 from pulsar_ray.managed_ledger.cursor.cursor_store import CursorStore
-from pulsar_ray.managed_ledger.cursor.managed_cursor import Subscription
+from pulsar_ray.managed_ledger.cursor.managed_cursor import CursorSubscription
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import to_log
 from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity, write_identity
@@ -87,7 +87,7 @@ class Partition:
         self.cursor_link = ShippingLink(data_dir, NUMBER, f"s/{number}/", self.loop, 30.0)
         disk = ShippedDisk(self.directory, self.cursor_link)
         path = cursor_directory(self.directory, number)
-        cursor = CursorStore.create(path, Subscription("s", True, {}), EARLIEST, disk)
+        cursor = CursorStore.create(path, CursorSubscription("s", True, {}), EARLIEST, disk)
         self.cursor_link.set_durability(durability, 30.0)
         return cursor
 

@@ -18,7 +18,7 @@ from pulsar_ray.maintenance.damage import Damage, Kind
 from pulsar_ray.maintenance.verify import verify_directory
 from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory
 from pulsar_ray.managed_ledger.cursor.cursor_store import CursorStore, read_cursor
-from pulsar_ray.managed_ledger.cursor.managed_cursor import Subscription
+from pulsar_ray.managed_ledger.cursor.managed_cursor import CursorSubscription
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.model.message_id import EARLIEST, Position
 from tests.power_cut import PowerCut, PowerCutDisk
@@ -73,7 +73,7 @@ def run_until_cut(disk: PowerCutDisk, directory: Path, rng: random.Random) -> Co
             log = open_log(directory, config=CUT)
             if log.changes.find_subscription("s", True) is None:
                 change(log, log.changes.register("s", True, "earliest"))
-            cursor = CursorStore.create(cursor_directory(directory, 1), Subscription("s"), EARLIEST)
+            cursor = CursorStore.create(cursor_directory(directory, 1), CursorSubscription("s"), EARLIEST)
             for _ in range(rng.randint(5, 25)):
                 (position,) = append(log, seq, size=rng.choice([50, 9000])).positions
                 confirmed.entries[position] = seq

@@ -11,8 +11,7 @@ import pytest
 from pulsar_ray.errors import UnsupportedFormatVersion
 from pulsar_ray.ledger.record_log import encode_record, read_records
 from pulsar_ray.managed_ledger.cursor.cursor_store import cursor_from_snapshot, snapshot_payload
-from pulsar_ray.managed_ledger.cursor.managed_cursor import KnownConsumer, ManagedCursor
-from pulsar_ray.managed_ledger.cursor.managed_cursor import Subscription as CursorSubscription
+from pulsar_ray.managed_ledger.cursor.managed_cursor import CursorSubscription, KnownConsumer, ManagedCursor
 from pulsar_ray.managed_ledger.log.manifest import manifest_records
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
     Checkpoint,

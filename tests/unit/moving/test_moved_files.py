@@ -13,7 +13,7 @@ from pulsar_ray.journal.store_files import read_term
 from pulsar_ray.ledger.segment_file import parse_segment_name, segment_name
 from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory
 from pulsar_ray.managed_ledger.cursor.cursor_store import CursorStore
-from pulsar_ray.managed_ledger.cursor.managed_cursor import Subscription
+from pulsar_ray.managed_ledger.cursor.managed_cursor import CursorSubscription
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.move_note import ARRIVING, DEPARTING, read_move_note
 from pulsar_ray.model.message_id import EARLIEST
@@ -111,7 +111,7 @@ def test_cursors_travel_and_are_fenced(source: Path, target: Path) -> None:
     subscription = change(log, log.changes.register("s", True, "earliest"))
     log.close()
     place = cursor_directory(source / "p" / str(NUMBER), subscription.number)
-    CursorStore.create(place, Subscription("s", True, {}), EARLIEST).close()
+    CursorStore.create(place, CursorSubscription("s", True, {}), EARLIEST).close()
     before = (place / "epoch").read_bytes()
     final = moved(source, target)
     assert any(file.startswith("s/") for file in final.ends)

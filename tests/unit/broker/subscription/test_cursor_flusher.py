@@ -16,7 +16,7 @@ from pulsar_ray.broker.subscription.cursor_flusher import CursorFlusher
 from pulsar_ray.errors import BrokerPersistenceError, SessionLost
 from pulsar_ray.ledger.disk import SYSTEM_DISK
 from pulsar_ray.managed_ledger.cursor.cursor_store import CursorStore, read_cursor
-from pulsar_ray.managed_ledger.cursor.managed_cursor import Subscription
+from pulsar_ray.managed_ledger.cursor.managed_cursor import CursorSubscription
 from pulsar_ray.model.message_id import Position
 
 LEDGER = 7
@@ -24,7 +24,7 @@ LEDGER = 7
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[CursorStore]:
-    store = CursorStore.create(tmp_path / "cursor", Subscription("s"), Position(LEDGER, -1))
+    store = CursorStore.create(tmp_path / "cursor", CursorSubscription("s"), Position(LEDGER, -1))
     store.cursor.set_ledgers([(LEDGER, 100)])
     yield store
     store.close()

@@ -7,14 +7,14 @@ import random
 import pytest
 
 from pulsar_ray.managed_ledger.cursor.cursor_store import apply_changes, changes_payload
-from pulsar_ray.managed_ledger.cursor.managed_cursor import CursorChanges, ManagedCursor, Subscription
+from pulsar_ray.managed_ledger.cursor.managed_cursor import CursorChanges, CursorSubscription, ManagedCursor
 from pulsar_ray.model.message_id import Position
 
 ENTRIES = 100_000
 
 
 def new_cursor() -> ManagedCursor:
-    cursor = ManagedCursor(Subscription("s"), Position(1, -1))
+    cursor = ManagedCursor(CursorSubscription("s"), Position(1, -1))
     cursor.set_ledgers([(1, ENTRIES - 1)])
     return cursor
 

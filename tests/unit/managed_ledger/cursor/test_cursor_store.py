@@ -21,11 +21,11 @@ from pulsar_ray.managed_ledger.cursor.cursor_store import (
     read_cursor,
     snapshot_payload,
 )
-from pulsar_ray.managed_ledger.cursor.managed_cursor import KnownConsumer, ManagedCursor, Subscription
+from pulsar_ray.managed_ledger.cursor.managed_cursor import CursorSubscription, KnownConsumer, ManagedCursor
 from pulsar_ray.model.message_id import Position
 from pulsar_ray.testing.faulty_disk import FaultyDisk
 
-SUBSCRIPTION = Subscription("orders", properties={"team": "a"})
+SUBSCRIPTION = CursorSubscription("orders", properties={"team": "a"})
 START = Position(1, -1)
 
 

@@ -17,9 +17,9 @@ from pulsar_ray.managed_ledger.cursor.cursor_store import (
 )
 from pulsar_ray.managed_ledger.cursor.managed_cursor import (
     CursorChanges,
+    CursorSubscription,
     KnownConsumer,
     ManagedCursor,
-    Subscription,
 )
 from pulsar_ray.model.message_id import EARLIEST, LATEST, Position
 
@@ -28,7 +28,7 @@ ENTRIES = [Position(ledger, entry) for ledger, last in SPANS for entry in range(
 
 
 def cursor_at(mark_delete: Position = EARLIEST) -> ManagedCursor:
-    cursor = ManagedCursor(Subscription("s", properties={"team": "a"}), mark_delete)
+    cursor = ManagedCursor(CursorSubscription("s", properties={"team": "a"}), mark_delete)
     cursor.set_ledgers(SPANS)
     return cursor
 
@@ -142,7 +142,7 @@ def test_acknowledging_beyond_the_end_takes_what_exists() -> None:
 
 
 def test_mark_delete_crosses_ledgers_once_they_are_known() -> None:
-    cursor = ManagedCursor(Subscription("s"), Position(1, 29))
+    cursor = ManagedCursor(CursorSubscription("s"), Position(1, 29))
     cursor.set_ledgers([(1, 30)])
     cursor.acknowledge(1, 30, 30)
     cursor.set_ledgers(SPANS)
@@ -154,7 +154,7 @@ def test_mark_delete_crosses_ledgers_once_they_are_known() -> None:
 
 
 def test_a_hundred_thousand_holes_survive_and_take_two_bytes_each() -> None:
-    cursor = ManagedCursor(Subscription("s"), Position(1, -1))
+    cursor = ManagedCursor(CursorSubscription("s"), Position(1, -1))
     cursor.set_ledgers([(1, 200_000)])
     for entry in range(1, 200_000, 2):
         cursor.acknowledge(1, entry, entry)
@@ -168,7 +168,7 @@ def test_a_hundred_thousand_holes_survive_and_take_two_bytes_each() -> None:
 def test_a_hundred_thousand_holes_far_from_each_other_take_few_bytes() -> None:
     tracemalloc.start()
     try:
-        cursor = ManagedCursor(Subscription("s"), Position(1, -1))
+        cursor = ManagedCursor(CursorSubscription("s"), Position(1, -1))
         cursor.set_ledgers([(1, 100_000_000)])
         for entry in range(1, 100_000_000, 1000):
             cursor.acknowledge(1, entry, entry)
@@ -203,7 +203,7 @@ def test_holes_that_are_none_are_refused(holes: list[object]) -> None:
 
 
 def test_holes_are_stored_as_ranges_or_as_bits() -> None:
-    cursor = ManagedCursor(Subscription("s"), Position(1, -1))
+    cursor = ManagedCursor(CursorSubscription("s"), Position(1, -1))
     cursor.set_ledgers([(1, 5000)])
     cursor.acknowledge(1, 10, 19)
     cursor.acknowledge_bits(1, 2000, 0b1011)
@@ -236,7 +236,7 @@ def test_rows_of_a_batch_complete_it_durably_or_for_the_session() -> None:
 
 
 def test_a_cursor_that_is_never_stored_collects_no_changes() -> None:
-    cursor = ManagedCursor(Subscription("r", is_durable=False), Position(1, -1))
+    cursor = ManagedCursor(CursorSubscription("r", is_durable=False), Position(1, -1))
     cursor.set_ledgers([(1, 50)])
     cursor.acknowledge(1, 10, 12)
     cursor.count_redelivery(1, 20, 20, 1)

@@ -14,8 +14,7 @@ from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
 from pulsar_ray.broker.partition.sleeping_cursors import SleepingCursors
 from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory
 from pulsar_ray.managed_ledger.cursor.cursor_store import CursorStore
-from pulsar_ray.managed_ledger.cursor.managed_cursor import KnownConsumer
-from pulsar_ray.managed_ledger.cursor.managed_cursor import Subscription as CursorSubscription
+from pulsar_ray.managed_ledger.cursor.managed_cursor import CursorSubscription, KnownConsumer
 from pulsar_ray.model.message_id import EARLIEST
 from pulsar_ray.testing.manual_clock import ManualClock
 from tests.stored_blocks import abandon, append, change, open_log, settings

@@ -17,7 +17,7 @@ from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.format.frame import encode_frame_header
-from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor, Subscription
+from pulsar_ray.managed_ledger.cursor.managed_cursor import CursorSubscription, ManagedCursor
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.message_id import Position
 from pulsar_ray.session.requests import Advanced
@@ -51,7 +51,7 @@ class Fed:
     """A Shared consumer of a subscription at the start of a log."""
 
     def __init__(self, log: Log, loop: asyncio.AbstractEventLoop, disk: DiskThread) -> None:
-        cursor = ManagedCursor(Subscription("s"), Position(1, -1))
+        cursor = ManagedCursor(CursorSubscription("s"), Position(1, -1))
         cursor.set_ledgers(log.view.ledgers)
         self.core = Dispatcher(cursor, DispatchSettings(), epoch=EPOCH, now_ms=0)
         self.core.attach_consumer(ConsumerSpec(1, "c", ConsumerType.Shared), 0)
