@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -126,18 +126,30 @@ class ControlPlane:
 
     async def look(self) -> None:
         """Look once after stores, actors, moves, sleepers and policies."""
+        await each_by_itself(
+            self._look_after_stores,
+            self.moves.look_through,
+            self.moves.look,
+            self._look_after_actors,
+            self.lost_stores.give_inheritances,
+            self.passivation.wake_due,
+            self._look_after_logs,
+            self.policies.repeat,
+            self._usage.publish,
+        )
+
+    async def _look_after_stores(self) -> None:
+        # Together: where none can be looked for none is lost either.
         await self.stores.find()
         await self.stores.probe()
         self.lost_stores.look(time.monotonic())
-        await self.moves.look_through()
-        await self.moves.look()
+
+    async def _look_after_actors(self) -> None:
         self.topic_actors.replace_dead()
-        await self.lost_stores.give_inheritances()
-        await self.passivation.wake_due()
+
+    async def _look_after_logs(self) -> None:
         if self._logs.is_behind and self._catching_up.done():
             self._catching_up = self._begin_catching_up()
-        await self.policies.repeat()
-        await self._usage.publish()
 
     async def nodes(self) -> list[dict[str, Any]]:
         """Describe every node that has, had or could have a store, as `Stores.nodes`."""
@@ -215,6 +227,15 @@ class ControlPlane:
         with contextlib.suppress(PulsarException):
             await self.catalog.settled()
         await asyncio.to_thread(self.catalog.close)
+
+
+async def each_by_itself(*steps: Callable[[], Awaitable[None]]) -> None:
+    """Carry out each step, whatever becomes of those before it."""
+    for step in steps:
+        try:
+            await step()
+        except Exception:
+            logger.exception("the controller's %s failed, and is tried again", step.__qualname__)
 
 
 async def _stats_or_error(handle: ActorHandle) -> dict[str, Any]:

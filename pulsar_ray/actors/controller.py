@@ -173,10 +173,7 @@ class Controller:
     async def _watch(self, plane: ControlPlane) -> None:
         while True:
             await asyncio.sleep(WATCH_INTERVAL_S)
-            try:
-                await plane.look()
-            except Exception:
-                logger.exception("looking for stores failed")
+            await plane.look()
 
     async def serving(self) -> ControlPlane:
         """Return the control plane, once the catalog is open. Raises why it cannot be."""
