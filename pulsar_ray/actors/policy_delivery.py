@@ -71,18 +71,22 @@ class PolicyDelivery:
         return [name for name, topic in named if subject in (topic.full, topic.partitioned_full)]
 
     async def _tell(self, names: Iterable[str]) -> None:
+        calls: set[asyncio.Task[None]] = set()
         updates: dict[str, PolicyUpdate] = {}
         for name in names:
             row = self._topics.partition(TopicName.parse(topic_of_actor(name)))
-            if row is None or name in self._calls:
+            if row is None:
+                continue
+            if name in self._calls:
+                calls.add(self._calls[name])
                 continue
             if row.topic not in updates:
                 updates[row.topic] = self._topics.policies.update_for(row.topic)
             if self._confirmed.get(name, 0) < updates[row.topic].version:
                 call = asyncio.get_running_loop().create_task(self._tell_one(name, row.topic))
                 self._calls[name] = call
+                calls.add(call)
                 call.add_done_callback(partial(self._told, name))
-        calls = list(self._calls.values())
         if calls:
             await asyncio.wait(calls, timeout=AT_ONCE_S)
 

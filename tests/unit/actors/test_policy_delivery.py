@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pulsar_ray.actors import policy_delivery
 from pulsar_ray.actors.actor_system import ActorKind
 from pulsar_ray.actors.broker_actors import BrokerActors
 from pulsar_ray.actors.policy_delivery import PolicyDelivery
@@ -32,8 +33,11 @@ class Actor:
     def __init__(self) -> None:
         self.updates: list[PolicyUpdate] = []
         self.is_dead = False
+        self.is_frozen = False
 
     async def apply_policies(self, update: PolicyUpdate) -> None:
+        if self.is_frozen:
+            await asyncio.Event().wait()
         if self.is_dead:
             raise NotConnected("it restarts")
         self.updates.append(update)
@@ -113,6 +117,20 @@ def test_an_actor_that_missed_a_change_is_told_again_until_it_confirms(cluster: 
     cluster.run(cluster.delivery.repeat())
     assert cluster.last() == [7, 7, 7, 7]
     assert cluster.told() == [2, 2, 2, 2]
+
+
+def test_a_change_waits_for_no_actor_of_another_topic(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.run(cluster.delivery.repeat())
+    cluster.handles[partition_name(OTHER)].is_frozen = True
+    cluster.limit(OTHER, 5, 100)
+    monkeypatch.setattr(policy_delivery, "AT_ONCE_S", 0.001)
+    cluster.run(cluster.delivery.changed(OTHER))
+    monkeypatch.setattr(policy_delivery, "AT_ONCE_S", 1000.0)
+    cluster.limit(TOPIC, 7, 101)
+    cluster.run(asyncio.wait_for(cluster.delivery.changed(TOPIC), 2))
+    assert cluster.last() == [7, 7, None, 7]
 
 
 def test_nobody_is_forgotten_while_the_catalog_cannot_be_read(
