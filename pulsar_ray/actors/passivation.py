@@ -97,7 +97,8 @@ class Passivation:
         self.parked_clients = ParkedClients(self._is_awake, self._elect)
         self._remove_topic = remove_topic
         self._wanted = WantedTopics(clock.monotonic_ms())
-        self._told_stores: set[Any] = set()
+        self._notes_were_read: set[Any] = set()
+        """The stores, by their handles, that have read the notes of all who sleep."""
 
     # --- starting ---------------------------------------------------------------------------------
 
@@ -300,7 +301,7 @@ class Passivation:
             row = self._served.topics.partition(TopicName.parse(partition))
         except PulsarException as error:
             logger.warning("the stores read again when %s is to wake: %s", partition, error)
-            self._told_stores.clear()
+            self._notes_were_read.clear()
             return
         store = self._stores.known.get(row.store_id) if row is not None else None
         if row is not None and store is not None:
@@ -354,12 +355,16 @@ class Passivation:
         """Start what time brings something for, a few at a time; to be called often."""
         if self._duties:
             return
-        self._told_stores &= {store["handle"] for store in self._stores.known.values()}
+        self._notes_were_read &= {store["handle"] for store in self._stores.known.values()}
         for store in list(self._stores.known.values()):
             # Since this controller or the store was started, a note may have been missed.
-            again = store["handle"] not in self._told_stores
-            self._told_stores.add(store["handle"])
-            due = await _ask_store(store, "due", self._clock.now_ms(), DUE_AT_ONCE, again) or {}
+            again = store["handle"] not in self._notes_were_read
+            due = await _ask_store(store, "due", self._clock.now_ms(), DUE_AT_ONCE, again)
+            if due is None:
+                # The partitions that its lost answer has named are to be named again.
+                self._notes_were_read.discard(store["handle"])
+                continue
+            self._notes_were_read.add(store["handle"])
             for number, wake_at_ms in due.items():
                 work = self._do_duty(store, number, was_awake=wake_at_ms == WAS_AWAKE)
                 duty = asyncio.get_running_loop().create_task(work)

@@ -231,9 +231,10 @@ class LostStores:
     def look(self, now: float) -> None:
         """Take over stores that have been away for long, one at a time."""
         membership = self._stores.membership
-        for store_id in self._stores.take_sealed():
+        for store_id in list(self._stores.sealed):
             # Nobody may work in its directory when that becomes a new store.
             self._served.end_beside(store_id)
+            self._stores.sealed.discard(store_id)
         due = self._losses.look(now, self._stores.absent())
         if not due or not (self._taking is None or self._taking.done()):
             return

@@ -55,7 +55,8 @@ class Stores:
         self.unknown: dict[str, list[dict[str, Any]]] = {}
         self.silent: set[str] = set()
         """Of the known ones, these did not answer when they were last probed."""
-        self._sealed: set[str] = set()
+        self.sealed: set[str] = set()
+        """Stores that others have ended; whoever ends their actors takes them out."""
         self._recording = asyncio.Lock()
         self._finding: dict[str, asyncio.Task[None]] = {}
         self._storeless = StorelessNodes()
@@ -177,7 +178,7 @@ class Stores:
             reason = str(error)
             if isinstance(error, StoreSealed):
                 places = membership.catalog.stores().items()
-                self._sealed |= {each for each, place in places if place == (host, self._actors.data_dir)}
+                self.sealed |= {each for each, place in places if place == (host, self._actors.data_dir)}
         if node_id not in self._system.hosts():
             return
         if self.refused.get(node_id, {}).get("reason") != reason:
@@ -309,7 +310,7 @@ class Stores:
         }
         for (store_id, _), answer in zip(stores, answers, strict=True):
             if answer == SEALED:
-                self._sealed.add(store_id)
+                self.sealed.add(store_id)
             if answer in (GONE, SEALED):
                 self.give_up(store_id, "see the line before")
 
@@ -320,11 +321,6 @@ class Stores:
         if store is not None:
             self._actors.forget(store["node_id"])
             self._say_gone(store, reason)
-
-    def take_sealed(self) -> set[str]:
-        """Return once the ids of stores that said since that others have ended them."""
-        sealed, self._sealed = self._sealed, set()
-        return sealed
 
     def absent(self) -> list[str]:
         """Return the ids of stores with partitions that do not answer."""

@@ -92,19 +92,24 @@ class WakeTimes:
     def __init__(self) -> None:
         self._due_ms: dict[int, int] = {}
         self._heap: list[tuple[int, int]] = []
+        self._taken: dict[int, int] = {}
+        """The last that were taken: nobody knows yet whether the answer came."""
 
     def learn(self, times: Mapping[int, int]) -> None:
         """Take the times of the notes, but where an earlier one was told.
 
-        A partition that new policies concern is told to be due, and has no note of that.
+        A partition that new policies concern is told to be due, and has no note of that. The times that
+        were taken last count again: whoever has the notes read may not have got the answer.
         """
-        for number, wake_at_ms in times.items():
+        for number, wake_at_ms in (*times.items(), *self._taken.items()):
             self._due_ms[number] = min(wake_at_ms, self._due_ms.get(number, wake_at_ms))
+        self._taken = {}
         self._rebuild()
 
     def slept(self, times: Mapping[int, int | None]) -> None:
         """Note when partitions that sleep are to be woken; None: for nothing that time brings."""
         for number, wake_at_ms in times.items():
+            self._taken.pop(number, None)
             if wake_at_ms is None:
                 self._due_ms.pop(number, None)
             elif self._due_ms.get(number) != wake_at_ms:
@@ -128,4 +133,5 @@ class WakeTimes:
             if self._due_ms.get(number) == at:
                 del self._due_ms[number]
                 due[number] = at
+        self._taken = dict(due)
         return due

@@ -13,7 +13,7 @@ from pulsar_ray.actors.stores.lost_stores import LostStores
 from pulsar_ray.broker.catalog.catalog import Catalog
 from pulsar_ray.broker.catalog.node_losses import Room
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import JournalDamaged
+from pulsar_ray.errors import BrokerPersistenceError, JournalDamaged
 from pulsar_ray.model.topic_name import TopicName
 
 GIB = 1 << 30
@@ -66,6 +66,9 @@ class World:
         self.for_new_partitions = lambda: ["here"]
         self.topics = self
         self.gone: list[str] = []
+        self.sealed: set[str] = set()
+        self.ended: list[str] = []
+        self.is_unreadable = False
         # One object stands for all that the class under test talks to.
         any_world = cast("Any", self)
         self.losses = LostStores(any_world, any_world, any_world, any_world, REMOTE, leave=self._leave)
@@ -76,8 +79,10 @@ class World:
     def absent(self) -> list[str]:
         return self.gone
 
-    def take_sealed(self) -> set[str]:
-        return set()
+    def end_beside(self, store_id: str) -> None:
+        self.ended.append(store_id)
+        if self.is_unreadable:
+            raise BrokerPersistenceError("the catalog cannot be read")
 
     async def rooms(self, handles: dict[str, Any]) -> dict[str, Room]:
         return {store_id: Room(0, GIB, has_room=True) for store_id in handles}
@@ -128,6 +133,17 @@ def test_a_store_that_is_away_for_long_is_taken_over_and_asked_once(world: World
     assert world.here.asked.count("status") == 1
     assert "lost" not in world.catalog.stores()
     assert world.left == 0
+
+
+def test_the_actors_of_a_store_that_others_ended_are_ended_although_the_catalog_fails(world: World) -> None:
+    world.sealed = {"sealed"}
+    world.is_unreadable = True
+    with pytest.raises(BrokerPersistenceError):
+        world.losses.look(0.0)
+    world.is_unreadable = False
+    world.losses.look(5.0)
+    world.losses.look(10.0)
+    assert world.ended == ["sealed", "sealed"]
 
 
 def test_a_partition_whose_objects_are_damaged_waits_until_somebody_accepts_its_loss(world: World) -> None:

@@ -78,6 +78,7 @@ class FakeStore(FakeHandle):
         self.due_numbers: list[int] = []
         self.due_ms = 1
         self.read_again: list[bool] = []
+        self.is_silent = False
         self._world = world
 
     async def _call_part(self, part: str, method: str, *arguments: Any) -> Any:
@@ -90,6 +91,8 @@ class FakeStore(FakeHandle):
     async def _due(self, now_ms: int, most: int, again: bool) -> dict[int, int]:
         self.read_again.append(again)
         due, self.due_numbers = self.due_numbers, []
+        if self.is_silent:
+            raise Timeout("no answer")
         return dict.fromkeys(due, self.due_ms)
 
 
@@ -394,6 +397,20 @@ def test_stores_read_their_notes_again_of_which_one_was_not_told(world: World) -
         assert not any(line.startswith("slept") for line in world.log)
         await part.wake_due()
         assert world.store.read_again == [True, True]
+
+    asyncio.run(run())
+
+
+def test_a_store_whose_answer_was_lost_is_asked_for_all_that_is_due_again(world: World) -> None:
+    async def run() -> None:
+        part = controller_part(world)
+        await part.wake_due()
+        world.store.is_silent = True
+        await part.wake_due()
+        world.store.is_silent = False
+        await part.wake_due()
+        await part.wake_due()
+        assert world.store.read_again == [True, False, True, False]
 
     asyncio.run(run())
 

@@ -80,7 +80,7 @@ def test_a_time_that_is_told_before_the_notes_are_read_counts_if_it_is_earlier()
     times.slept({1: 100, 2: 900, 3: 100})
     times.learn({1: 500, 2: 500})
     assert list(times.take_due(100, 10)) == [1, 3]
-    times.slept({1: 300})
+    times.slept({1: 300, 3: None})
     times.learn({1: 800})
     assert list(times.take_due(500, 10)) == [1, 2]
     assert list(times.take_due(1000, 10)) == []
@@ -127,6 +127,16 @@ def test_times_that_are_replaced_pile_up_nowhere() -> None:
         times.slept({3: None})
     assert len(times._heap) < 200
     assert list(times.take_due(1_000_000, 10)) == [2, 1]
+
+
+def test_what_was_taken_last_is_due_again_unless_it_has_slept_since() -> None:
+    times = WakeTimes()
+    times.slept({1: 100, 2: 100, 3: 100})
+    assert list(times.take_due(100, 10)) == [1, 2, 3]
+    times.slept({1: 500, 2: None})
+    times.learn({1: 500})
+    assert times.take_due(100, 10) == {3: 100}
+    assert times.take_due(500, 10) == {1: 500}
 
 
 def test_a_time_that_is_taken_back_and_noted_again_is_due_once() -> None:
