@@ -363,7 +363,6 @@ class Settings:
         self.subscription_types()
         self._check_pairs()
         self._check_doors()
-        self._refuse_not_yet()
 
     def _check_doors(self) -> None:
         if self.authentication_enabled and not (
@@ -393,18 +392,6 @@ class Settings:
             raise InvalidConfiguration(
                 "authorization_enabled is true, and nobody is asked who they are: set authentication_enabled"
             )
-
-    def _refuse_not_yet(self) -> None:
-        """Raise for a promise that this broker does not keep.
-
-        Its user must not believe in it.
-        """
-        for name in NOT_IN_FORCE_YET:
-            value, default = getattr(self, name), default_of(_FIELDS[name])
-            if value != default:
-                raise InvalidConfiguration(
-                    f"{name} is {value!r}, but nothing heeds it yet: leave it at {default!r}"
-                )
 
     def _check_pairs(self) -> None:
         needed = self.max_message_size + ENTRY_OVERHEAD_BYTES
@@ -527,9 +514,6 @@ class Settings:
             return self.max_active_actors or _MAX_INT32
         return max(8, memory_bytes // _BYTES_PER_ACTIVE_ACTOR)
 
-
-NOT_IN_FORCE_YET: tuple[str, ...] = ()
-"""Settings that promise what is not built yet: anything but the default is refused."""
 
 _FIELDS = {field.name: field for field in dataclasses.fields(Settings)}
 _NAME_OF_KEY = {pulsar_key(field): field.name for field in _FIELDS.values()}

@@ -35,8 +35,6 @@ class Policy:
     doc: str
     settings: Mapping[str, str]
     levels: tuple[str, ...] = LEVELS
-    is_in_force: bool = True
-    """False: values are kept and answered, and nothing heeds them yet."""
     wakes: bool = False
     """Whether a change of it makes sleeping partitions look what is to be done."""
 
@@ -65,7 +63,6 @@ class AppliedPolicy:
     name: str
     value: PolicyValue
     sources: dict[str, str]
-    is_in_force: bool
 
 
 def _single(name: str, setting: str, doc: str, **options: Any) -> Policy:
@@ -312,7 +309,7 @@ def given_values(name: str, level: str, texts: Sequence[str]) -> PolicyValue:
 
 
 def overridden_settings(*levels: Overrides) -> dict[str, SettingValue]:
-    """Return the settings that policies in force override.
+    """Return the settings that policies override.
 
     `levels` go from the widest to the narrowest.
     """
@@ -320,7 +317,7 @@ def overridden_settings(*levels: Overrides) -> dict[str, SettingValue]:
     for overrides in levels:
         for name, value in overrides.items():
             policy = POLICIES.get(name)
-            if policy is not None and policy.is_in_force:
+            if policy is not None:
                 overridden |= {policy.settings[argument]: set_to for argument, set_to in value.items()}
     return overridden
 
@@ -431,4 +428,4 @@ def _applied(policy: Policy, settings: Settings, levels: list[tuple[str, Overrid
         for argument, set_to in overrides.get(policy.name, {}).items():
             value[argument] = set_to
             sources[argument] = level
-    return AppliedPolicy(policy.name, value, sources, policy.is_in_force)
+    return AppliedPolicy(policy.name, value, sources)

@@ -10,7 +10,7 @@ import click
 from rich.table import Table
 
 from pulsar_ray.broker.serving.logs.log_lines import one_line
-from pulsar_ray.cli.console import cell, out, say, write_line
+from pulsar_ray.cli.console import cell, out, write_line
 from pulsar_ray.cli.groups import BrokerCommands
 from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.model.policies import POLICIES, AppliedPolicy, given_values
@@ -68,8 +68,6 @@ def policies_group(level: str, policies_of: Callable[[Admin], Policies]) -> clic
         with target.asked() as admin:
             policies_of(admin).set(subject, name, **arguments)
         write_line(f"set {name} of {subject}")
-        if not POLICIES[name].is_in_force:
-            say(f"note: {name} is kept and shown, but nothing heeds it in this version")
 
     @group.command(name="remove")
     @subject
@@ -86,9 +84,7 @@ def policies_group(level: str, policies_of: Callable[[Admin], Policies]) -> clic
 
 def _help(level: str) -> str:
     names = "\n".join(
-        f"  {policy.name}: {policy.doc}{'' if policy.is_in_force else ' (kept, not in force yet)'}"
-        for policy in POLICIES.values()
-        if level in policy.levels
+        f"  {policy.name}: {policy.doc}" for policy in POLICIES.values() if level in policy.levels
     )
     return (
         f"Show, set and remove what overrides the broker's settings for a {level}.\n\n\b\nPolicies:\n{names}"
@@ -97,10 +93,7 @@ def _help(level: str) -> str:
 
 def _show(subject: str, found: dict[str, AppliedPolicy], *, as_json: bool) -> None:
     if as_json:
-        rows = {
-            name: {"value": policy.value, "sources": policy.sources, "isInForce": policy.is_in_force}
-            for name, policy in found.items()
-        }
+        rows = {name: {"value": policy.value, "sources": policy.sources} for name, policy in found.items()}
         click.echo(json.dumps(rows, indent=2))
         return
     lines = [
@@ -108,7 +101,6 @@ def _show(subject: str, found: dict[str, AppliedPolicy], *, as_json: bool) -> No
             name if argument == name else f"{name}.{argument}",
             str(value),
             policy.sources[argument],
-            "" if policy.is_in_force else "not in force yet",
         )
         for name, policy in found.items()
         for argument, value in policy.value.items()
@@ -117,7 +109,7 @@ def _show(subject: str, found: dict[str, AppliedPolicy], *, as_json: bool) -> No
         for line in lines:
             click.echo("\t".join(map(one_line, line)).rstrip())
         return
-    table = Table("policy", "value", "from", "", title=cell(subject))
+    table = Table("policy", "value", "from", title=cell(subject))
     for line in lines:
         table.add_row(*map(cell, line))
     out().print(table)

@@ -80,7 +80,6 @@ def test_effective_values_are_shown_with_their_sources(run: Run) -> None:
         "max_consumers": {
             "value": {"max_consumers": 0},
             "sources": {"max_consumers": "broker"},
-            "isInForce": True,
         }
     }
     assert run(FakeTarget(), "topics", "policies", "get", "t", "nothing").exit_code == 1

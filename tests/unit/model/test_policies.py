@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_ray.config import NOT_IN_FORCE_YET, Settings
+from pulsar_ray.config import Settings
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray.model.policies import (
     BROKER,
@@ -72,8 +72,6 @@ def test_every_policy_overrides_settings_and_no_setting_belongs_to_two() -> None
     names = [name for policy in POLICIES.values() for name in policy.settings.values()]
     assert len(names) == len(set(names))
     assert set(names) <= {field.name for field in dataclasses.fields(Settings)}
-    in_force = {n for policy in POLICIES.values() if policy.is_in_force for n in policy.settings.values()}
-    assert not in_force & set(NOT_IN_FORCE_YET)
 
 
 @pytest.mark.parametrize(
