@@ -97,6 +97,8 @@ class Passivation:
         self.parked_clients = ParkedClients(self._is_awake, self._elect)
         self._remove_topic = remove_topic
         self._wanted = WantedTopics(clock.monotonic_ms())
+        self._to_look: set[int] = set()
+        """Partitions that are to look, by number, and whose stores do not know it."""
         self._notes_were_read: set[Any] = set()
         """The stores, by their handles, that have read the notes of all who sleep."""
 
@@ -353,6 +355,7 @@ class Passivation:
 
     async def wake_due(self) -> None:
         """Start what time brings something for, a few at a time; to be called often."""
+        await self._have_looked()
         if self._duties:
             return
         self._notes_were_read &= {store["handle"] for store in self._stores.known.values()}
@@ -372,16 +375,27 @@ class Passivation:
                 duty.add_done_callback(self._duties.discard)
 
     async def look_again(self, rows: Iterable[PartitionRow]) -> None:
-        """Have sleeping partitions look what is to be done, because their policies have changed."""
+        """Have sleeping partitions look what is to be done, because their policies have changed.
+
+        Stores that are away, or do not answer, are told when they are there again.
+        """
+        self._to_look |= {row.number for row in rows}
+        await self._have_looked()
+
+    async def _have_looked(self) -> None:
+        """Let stores wake the partitions that are to look."""
         now_ms = self._clock.now_ms()
         by_store: dict[str, dict[int, int | None]] = {}
-        for row in rows:
-            if partition_name(row.name) not in self._actors.handles:
-                by_store.setdefault(row.store_id, {})[row.number] = now_ms
+        for number in list(self._to_look):
+            row = self._served.topics.catalog.numbered(number)
+            if row is None or partition_name(row.name) in self._actors.handles:
+                self._to_look.discard(number)
+            elif row.store_id in self._stores.known:
+                by_store.setdefault(row.store_id, {})[number] = now_ms
         for store_id, times in by_store.items():
             store = self._stores.known.get(store_id)
-            if store is not None:
-                await _ask_store(store, "slept", times)
+            if store is not None and await _has_noted(store, times):
+                self._to_look -= times.keys()
 
     async def _do_duty(self, store: dict[str, Any], number: int, *, was_awake: bool) -> None:
         """Wake a partition for what is due.
@@ -538,6 +552,15 @@ async def _asked(
         return await handle.call(method, *arguments, within_s=within_s)
     except PulsarException:
         return None
+
+
+async def _has_noted(store: dict[str, Any], times: dict[int, int | None]) -> bool:
+    """Whether a store has taken in when sleeping partitions are to be woken."""
+    try:
+        await store["handle"].call("call_part", "sleeping", "slept", times, within_s=STORE_DEADLINE_S)
+    except PulsarException:
+        return False
+    return True
 
 
 async def _ask_store(store: dict[str, Any], method: str, *arguments: Any) -> Any:

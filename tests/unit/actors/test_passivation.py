@@ -86,6 +86,8 @@ class FakeStore(FakeHandle):
         return await getattr(self, f"_{method}")(*arguments)
 
     async def _slept(self, times: dict[int, int | None]) -> None:
+        if self.is_silent:
+            raise Timeout("no answer")
         self._world.log.append(f"slept {times}")
 
     async def _due(self, now_ms: int, most: int, again: bool) -> dict[int, int]:
@@ -397,6 +399,27 @@ def test_stores_read_their_notes_again_of_which_one_was_not_told(world: World) -
         assert not any(line.startswith("slept") for line in world.log)
         await part.wake_due()
         assert world.store.read_again == [True, True]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_away", [True, False])
+def test_partitions_whose_policies_changed_while_their_store_was_away_look_later(
+    world: World, is_away: bool
+) -> None:
+    async def run() -> None:
+        part = controller_part(world)
+        world.run(U)
+        if is_away:
+            world.known = {}
+        world.store.is_silent = True
+        await part.look_again(world.rows.values())
+        world.known, world.store.is_silent = {"s": {"handle": world.store}}, False
+        for _ in range(2):
+            await part.wake_due()
+        assert world.log == [f"slept {{1: {ManualClock().now_ms()}}}"], (
+            "the one that is awake looks by itself"
+        )
 
     asyncio.run(run())
 
