@@ -33,11 +33,11 @@ class Actor:
     def __init__(self) -> None:
         self.updates: list[PolicyUpdate] = []
         self.is_dead = False
-        self.is_frozen = False
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
 
     async def apply_policies(self, update: PolicyUpdate) -> None:
-        if self.is_frozen:
-            await asyncio.Event().wait()
+        await self.may_answer.wait()
         if self.is_dead:
             raise NotConnected("it restarts")
         self.updates.append(update)
@@ -123,7 +123,8 @@ def test_a_change_waits_for_no_actor_of_another_topic(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.run(cluster.delivery.repeat())
-    cluster.handles[partition_name(OTHER)].is_frozen = True
+    frozen = cluster.handles[partition_name(OTHER)]
+    frozen.may_answer.clear()
     cluster.limit(OTHER, 5, 100)
     monkeypatch.setattr(policy_delivery, "AT_ONCE_S", 0.001)
     cluster.run(cluster.delivery.changed(OTHER))
@@ -131,6 +132,9 @@ def test_a_change_waits_for_no_actor_of_another_topic(
     cluster.limit(TOPIC, 7, 101)
     cluster.run(asyncio.wait_for(cluster.delivery.changed(TOPIC), 2))
     assert cluster.last() == [7, 7, None, 7]
+    frozen.may_answer.set()
+    cluster.run(cluster.delivery.changed(OTHER))
+    assert cluster.last() == [7, 7, 5, 7]
 
 
 def test_nobody_is_forgotten_while_the_catalog_cannot_be_read(
