@@ -362,12 +362,13 @@ class Passivation:
         for store in list(self._stores.known.values()):
             # Since this controller or the store was started, a note may have been missed.
             again = store["handle"] not in self._notes_were_read
+            # Before the answer: a note that is missed meanwhile takes it back.
+            self._notes_were_read.add(store["handle"])
             due = await _ask_store(store, "due", self._clock.now_ms(), DUE_AT_ONCE, again)
             if due is None:
                 # The partitions that its lost answer has named are to be named again.
                 self._notes_were_read.discard(store["handle"])
                 continue
-            self._notes_were_read.add(store["handle"])
             for number, wake_at_ms in due.items():
                 work = self._do_duty(store, number, was_awake=wake_at_ms == WAS_AWAKE)
                 duty = asyncio.get_running_loop().create_task(work)

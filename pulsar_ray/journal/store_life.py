@@ -215,7 +215,7 @@ class StoreLife:
         # Else what is uploaded would be deleted behind that.
         yield from until(lambda: partition not in self._clearing)
         files = list(self._synced_ends.get(partition, {}))
-        yield from self.uploads.from_disk(partition, partial(self.directory.enter, partition, files))
+        yield from self.uploads.from_disk(partition, partial(self._enter, partition, files))
         while True:
             ends = dict(self._synced_ends.get(partition, {}))
             try:
@@ -231,6 +231,12 @@ class StoreLife:
         self.tell(self._now, partition, told, is_awaited=True)
         self.gone(self._now, partition, [file for file in ends if file not in told])
         yield from self.until_shipped()
+
+    def _enter(self, partition: str, files: list[str]) -> None:
+        try:
+            self.directory.enter(partition, files)
+        except FileNotFoundError:
+            raise ServiceUnitNotReady(f"partition {partition} is not here any more") from None
 
     def _begin_untaken(self) -> None:
         here = set(self.directory.partitions())

@@ -423,6 +423,7 @@ def test_messages_that_are_delayed_too_long_are_refused(
     for refused in (
         lambda: producer.send(b"x", deliver_after=LONG),
         lambda: producer.send(b"x", deliver_at=too_late),
+        lambda: producer.send_async(b"x", None, deliver_at=too_late),
         lambda: producer.send_many([b"x", b"y"], deliver_at=[None, too_late]),
         lambda: producer.send_arrow(pa.table({"value": [b"x"], "deliver_at": [too_late]})),
     ):

@@ -170,7 +170,8 @@ class DiskThread:
                 self._loop.call_soon_threadsafe(finished, None, error)
             else:
                 self._loop.call_soon_threadsafe(finished, result, None)
-            # Neither is to live on until the next job.
+            # None of these is to live on until the next job.
+            result = None
             del job, work, finished
 
     def end(self) -> None:

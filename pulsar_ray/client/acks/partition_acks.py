@@ -107,6 +107,8 @@ class UnansweredRequests:
         self._lock = threading.Lock()
         self._unanswered: dict[PendingRequest, None] = {}
         self._forgotten: list[PendingRequest] = []
+        self._put_off: set[PendingRequest] = set()
+        """Those that wait for `REPEAT_S`."""
 
     def forked(self) -> None:
         """Send nothing more, in a forked child, where another thread's lock would stay locked."""
@@ -152,6 +154,8 @@ class UnansweredRequests:
         def answered(_value: object, error: PulsarException | None) -> None:
             if isinstance(error, (SessionLost, NotConnected)):
                 if self.is_open:
+                    with self._lock:
+                        self._put_off.add(request)
                     self.link.timers.call_later(REPEAT_S, partial(self._repeat, request))
                 return
             with self._lock:
@@ -162,14 +166,22 @@ class UnansweredRequests:
 
         self.link.request_async(request.build, answered, behind=behind)
 
+    def repeat_at_once(self) -> None:
+        """Send again now what waits for that: what is sent next must come behind."""
+        for request in self.unanswered():
+            self._repeat(request)
+
     def _repeat(self, request: PendingRequest) -> None:
         with self._lock:
-            is_unanswered = request in self._unanswered
-        if is_unanswered and self.is_open:
+            is_due = request in self._put_off and request in self._unanswered
+            self._put_off.discard(request)
+        if is_due and self.is_open:
             self.send(request)
 
     def send_all(self) -> None:
         """Send everything unanswered, in order, behind a new attachment."""
+        with self._lock:
+            self._put_off.clear()
         for request in self.unanswered():
             self.send(request)
 

@@ -93,6 +93,8 @@ class ConsumerCore:
         self._waiting = 0
         self._bulk_window = 0
         self._read_errors: deque[PulsarException] = deque()
+        self._returned: list[tuple[BlockRows, Origin]] = []
+        """Rows that did not get to the application, until a thread puts them back."""
         """Of blocks behind messages that were collected: each is raised next, in its order."""
         self._standing: dict[DeliverySource, PulsarException] = {}
         """Why nothing comes of a partition: raised once where a receive would wait."""
@@ -122,6 +124,7 @@ class ConsumerCore:
         self._taking = threading.Lock()
         self.queue.clear()
         self._read_errors.clear()
+        self._returned.clear()
         self._standing.clear()
         self._receivers.clear()
         self.error = error
@@ -224,7 +227,13 @@ class ConsumerCore:
 
     def is_set(self) -> bool:
         """Whether there is something to receive; a link that waits for it calls this."""
-        return bool(self.queue.deliveries or self._read_errors or self._standing) or self.error is not None
+        has_some = self.queue.deliveries or self._returned or self._read_errors or self._standing
+        return bool(has_some) or self.error is not None
+
+    @property
+    def _has_some(self) -> bool:
+        """Whether something can be handed out, or raised, without a wait."""
+        return bool(self.queue or self._returned or self._read_errors)
 
     @property
     def has_failed(self) -> bool:
@@ -239,7 +248,7 @@ class ConsumerCore:
                 head = self.queue.head
                 is_acknowledged = head is not None and head.source.is_acknowledged(head)
                 if head is None or not (is_acknowledged or head.source.is_deleted(head)):
-                    return bool(self._read_errors) or not self.queue.is_empty
+                    return bool(self._read_errors or self._returned) or not self.queue.is_empty
                 if is_acknowledged:
                     self.queue.deliveries.popleft()
                     head.source.consumed += head.rows.bit_count()
@@ -332,7 +341,7 @@ class ConsumerCore:
         message = next(self.queue.messages, None)
         if message is not None:
             return message
-        if not (self.queue or self._read_errors or self._standing):
+        if not (self._has_some or self._standing):
             self.check()
             return None
         try:
@@ -355,6 +364,7 @@ class ConsumerCore:
             with self.lock:
                 if self._is_closed:
                     self.check()
+                self._put_back_returned()
                 taken = queue.next_part()
                 if taken is None:
                     self.check()
@@ -387,12 +397,26 @@ class ConsumerCore:
 
         After a seek or rewind in between they come by themselves, and are dropped here.
         """
-        with self._taking, self.lock:
+        with self.lock:
+            self._returned += zip(parts, origins, strict=True)
+            # Else the thread that takes, which may wait for a message, puts them back.
+            if self._taking.acquire(blocking=False):
+                try:
+                    self._put_back_returned()
+                finally:
+                    self._taking.release()
+            else:
+                self._arrivals.notify()
+        self.serve_waiting()
+
+    def _put_back_returned(self) -> None:
+        """Put returned rows back in front; called with both locks held."""
+        if self._returned:
+            returned, self._returned = self._returned, []
             self.queue.return_rest()
-            for part, (source, generation) in reversed(list(zip(parts, origins, strict=True))):
+            for part, (source, generation) in reversed(returned):
                 if source.generation == generation:
                     self.queue.put_back(part, source)
-        self.serve_waiting()
 
     def _decode(
         self, delivery: QueuedDelivery, *, one_by_one: bool
@@ -483,7 +507,7 @@ class ConsumerCore:
             with self.lock:
                 self.queue.return_rest()
             while not taken.is_full:
-                has_more = self.queue or self._read_errors or (self._standing and not taken.parts)
+                has_more = self._has_some or (self._standing and not taken.parts)
                 if not has_more and (taken.is_enough or time.monotonic() >= deadline):
                     if not taken.parts:
                         self.check()
@@ -592,4 +616,5 @@ class ConsumerCore:
                 self.error = closed
             self._is_closed = True
             self.queue.clear()
+            self._returned.clear()
         self.fail(closed)

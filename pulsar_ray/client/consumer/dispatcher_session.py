@@ -296,6 +296,8 @@ class DispatcherSession:
 
     def _leave(self, deadline: float) -> None:
         while not (self.is_gone() or self._pending_close.is_confirmed()):
+            # An acknowledgment behind the close would find nobody.
+            self._requests.repeat_at_once()
             self._requests.submit(self._close_request, survives_seeks=True)
             if self.is_gone():
                 self._requests.discard(self.refusal)

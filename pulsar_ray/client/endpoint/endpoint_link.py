@@ -250,10 +250,16 @@ class ClosingEndpoint:
 
     def _answered(self, _value: object, error: PulsarException | None) -> None:
         if isinstance(error, (SessionLost, NotConnected)):
-            return
-        if self._pending_close.is_confirmed():
+            # Behind a new attachment it is requested again; over a carrier that stands, a little later.
+            if self._link.carrier is not None:
+                self._link.timers.call_later(LOOK_S, self._request_again)
+        elif self._pending_close.is_confirmed():
             self._end()
         else:
+            self._request_close()
+
+    def _request_again(self) -> None:
+        if not self._is_closed.is_set() and self._link.carrier is not None:
             self._request_close()
 
     def _end(self) -> None:

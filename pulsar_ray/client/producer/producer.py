@@ -24,7 +24,7 @@ from pulsar_ray.client.producer.send_callbacks import SendCallback, SyncSend
 from pulsar_ray.client.producer.send_state import SendState
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.client.received.received_block import ReceivedBlock
-from pulsar_ray.errors import AlreadyClosed, MessageTooBig, PulsarException
+from pulsar_ray.errors import AlreadyClosed, MessageTooBig, NotAllowedError, PulsarException
 from pulsar_ray.lane.waiting import HERE, ensure_may_wait
 from pulsar_ray.model.message_id import MessageId
 
@@ -264,8 +264,8 @@ class Producer(LazyHandle):
                 self._enqueue_in_turn(value, callback, fields)
             else:
                 partition.queue.enqueue(value, callback, fields)
-        except MessageTooBig:
-            raise
+        except (MessageTooBig, NotAllowedError):
+            raise  # what is wrong with the arguments
         except PulsarException as error:
             (self._single or self._partitions[0]).queue.fail(callback, error)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import pytest
@@ -78,6 +78,8 @@ class FakeStore(FakeHandle):
         self.due_numbers: list[int] = []
         self.due_ms = 1
         self.read_again: list[bool] = []
+        self.meanwhile: Callable[[], Awaitable[object]] | None = None
+        """Called once while it is asked what is due."""
         self.is_silent = False
         self._world = world
 
@@ -92,6 +94,9 @@ class FakeStore(FakeHandle):
 
     async def _due(self, now_ms: int, most: int, again: bool) -> dict[int, int]:
         self.read_again.append(again)
+        if (meanwhile := self.meanwhile) is not None:
+            self.meanwhile = None
+            await meanwhile()
         due, self.due_numbers = self.due_numbers, []
         if self.is_silent:
             raise Timeout("no answer")
@@ -397,6 +402,19 @@ def test_stores_read_their_notes_again_of_which_one_was_not_told(world: World) -
         await part.leave_now(T, with_clients=False)
         assert T not in world.handles
         assert not any(line.startswith("slept") for line in world.log)
+        await part.wake_due()
+        assert world.store.read_again == [True, True]
+
+    asyncio.run(run())
+
+
+def test_a_note_that_is_missed_while_a_store_reads_its_notes_is_read_again(world: World) -> None:
+    async def run() -> None:
+        part = controller_part(world)
+        world.run(T)
+        world.unreadable = 1
+        world.store.meanwhile = lambda: part.leave_now(T, with_clients=False)
+        await part.wake_due()
         await part.wake_due()
         assert world.store.read_again == [True, True]
 

@@ -16,6 +16,7 @@ from pulsar_ray.journal.remote_state import problem_of
 from pulsar_ray.journal.storage.bucket import open_object_store
 from pulsar_ray.journal.store_files import listed_files
 from pulsar_ray.journal.store_journal import CountingStore
+from pulsar_ray.lane.waiting import within
 from tests.unit.journal.test_store_journal import (
     NUMBER,
     Partition,
@@ -27,6 +28,7 @@ from tests.unit.journal.test_store_journal import (
 )
 
 __all__ = ["homes", "url"]
+DEADLINE_S = 20.0
 
 
 @runs
@@ -76,6 +78,18 @@ async def test_a_partition_whose_begin_failed_is_begun_again(homes: tuple[Path, 
     await partition.until_confirmed(*range(count + 1))
     assert problem_of(journal.status()) == ""
     partition.die()
+    await asyncio.to_thread(journal.stop)
+
+
+@runs
+async def test_a_partition_that_was_deleted_before_it_is_taken_in_is_no_problem(
+    homes: tuple[Path, Path], url: str
+) -> None:
+    first, _ = homes
+    journal = await asyncio.to_thread(started, first, url)
+    await within(asyncio.to_thread(journal.run, lambda life: life.begin("4242")), DEADLINE_S)
+    await asyncio.to_thread(journal.run, lambda life: life.look())
+    assert problem_of(journal.status()) == ""
     await asyncio.to_thread(journal.stop)
 
 

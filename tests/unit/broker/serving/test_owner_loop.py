@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import uvloop
 
-from pulsar_ray.broker.serving.owner_loop import OwnerLoop
+from pulsar_ray.broker.serving.owner_loop import DiskThread, OwnerLoop
 from pulsar_ray.lane.waiting import within
+from pulsar_ray.testing.waiting import wait_until
 
 
 @contextmanager
@@ -81,3 +83,17 @@ def test_any_other_loop_is_left_alone() -> None:
             assert asyncio.run(owner.run(_thread)) is not thread
         finally:
             owner.stop()
+
+
+def test_a_disk_thread_that_has_nothing_to_do_keeps_no_result() -> None:
+    class Result:
+        """Can be referred to weakly."""
+
+    async def run() -> weakref.ref[Result]:
+        return weakref.ref(await disk.run(Result))
+
+    with running(asyncio.new_event_loop()) as (loop, _):
+        disk = DiskThread(loop, "disk")
+        kept = asyncio.run_coroutine_threadsafe(run(), loop).result(10)
+        wait_until(lambda: kept() is None, what="it is let go")
+        disk.stop()

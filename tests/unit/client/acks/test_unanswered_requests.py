@@ -63,6 +63,27 @@ def test_a_dispatcher_that_stands_and_says_lost_is_asked_again() -> None:
     assert not link.asked, "it is sent when the consumer is open again"
 
 
+def test_what_waits_to_be_asked_again_goes_before_what_must_come_behind() -> None:
+    link, requests = opened()
+    put_off, under_way = requests.submit(close), requests.submit(close)
+    link.asked.pop(0)[1](None, SessionLost("not yet"))
+    requests.repeat_at_once()
+    assert len(link.asked) == 2, "the other one is under way, and goes once"
+    link.asked.pop()[1]("done", None)
+    assert (put_off.answered.is_set(), under_way.answered.is_set()) == (True, False)
+    link.delayed.pop()()
+    assert len(link.asked) == 1, "it was asked again already"
+
+
+def test_a_new_attachment_asks_once_what_waited_to_be_asked_again() -> None:
+    link, requests = opened()
+    requests.submit(close)
+    link.asked.pop()[1](None, SessionLost("not yet"))
+    requests.send_all()
+    link.delayed.pop()()
+    assert len(link.asked) == 1
+
+
 def test_an_answer_settles_a_request_once_whatever_comes_behind_it() -> None:
     link, requests = opened()
     done: list[str] = []

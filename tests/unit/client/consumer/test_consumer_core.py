@@ -13,6 +13,7 @@ from pulsar_ray.client.received.message import Message
 from pulsar_ray.client.received.receiver_queue import BatchCollector, FutureReceiver
 from pulsar_ray.errors import AlreadyClosed, ForkedClient, SubscriptionNotFound, Timeout, TopicNotFound
 from pulsar_ray.model.enums import ConsumerType
+from pulsar_ray.testing.waiting import wait_until
 from tests.unit.client.consumer.delivering import LEDGER, TOPIC, core_of, deliver, open_partition
 
 WAIT_S = 20.0
@@ -341,3 +342,17 @@ def test_behind_its_own_end_it_is_closed_although_its_subscription_is_gone_too()
     core.close("consumer")
     with pytest.raises(AlreadyClosed):
         core.receive(0.0)
+
+
+def test_rows_that_are_given_back_reach_a_thread_that_waits() -> None:
+    core = core_of(TOPIC)
+    partition, _ = open_partition(core, TOPIC)
+    deliver(partition, 1, b"a", b"b")
+    taken = BatchCollector(10, 1 << 20, fills=False)
+    core.take_into(taken, 0.0)
+    waiting = receiving(lambda: core.receive(time.monotonic() + WAIT_S))
+    wait_until(core._taking.locked, what="it takes")
+    core.give_back(taken.parts, taken.origins)
+    assert waiting.result(WAIT_S) == b"a"
+    assert core.has_received()
+    assert core.receive(0.0).data() == b"b"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pulsar_ray.client.endpoint.endpoint_link import PendingClose
+from pulsar_ray.client.endpoint.endpoint_link import ClosingEndpoint, PendingClose
+from pulsar_ray.errors import SessionLost
+from pulsar_ray.session.requests import CloseEndpoint
 from tests.unit.client.producer.publishing_link import PublishingLink
 
 
@@ -72,3 +74,20 @@ def test_it_does_not_leave_in_silence_where_it_is_or_may_come_to_be_open() -> No
     link.is_parked = True
     with pending_close.opening():
         assert not pending_close.leave_asleep(link)
+
+
+def test_a_close_that_a_standing_actor_could_not_carry_out_is_asked_for_again() -> None:
+    link = PublishingLink()
+    link.carrier = "first"
+    pending_close = PendingClose()
+    assert opened(pending_close)
+    closing = ClosingEndpoint(link, 7, pending_close)
+    (request, reply) = link.asked.pop()
+    assert isinstance(request, CloseEndpoint)
+    reply(None, SessionLost("it cannot say where its log ends"))
+    assert not link.asked, "not at once"
+    link.manual_timers.run()
+    link.asked.pop()[1](True, None)
+    assert closing.wait(0.0)
+    link.manual_timers.run()
+    assert not link.asked
