@@ -17,13 +17,14 @@ from pulsar_ray.actors.lane_actor import REPORT_DEADLINE_S, LaneActor
 from pulsar_ray.broker.partition.partition_server import PartitionServer
 from pulsar_ray.broker.partition.partition_start import open_ledger, start_partition, taken_back
 from pulsar_ray.broker.partition.partition_stats import describe_found
-from pulsar_ray.broker.serving.actor_body import ActorServer
+from pulsar_ray.broker.serving.actor_body import ActorServer, ask_until_answered
 from pulsar_ray.broker.serving.failed_starts import may_start_again
 from pulsar_ray.broker.serving.shipping_link import ShippingLink, shipping_link
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import Moved, PulsarException
+from pulsar_ray.errors import Moved, PulsarException, TopicNotFound
 from pulsar_ray.journal.store_files import Term
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
+from pulsar_ray.managed_ledger.log.manifest.manifest_log import MANIFEST
 from pulsar_ray.managed_ledger.log.partition_directories import TopicIdentity
 from pulsar_ray.managed_ledger.store.store_directory import check_is_store
 from pulsar_ray.model.policies import NO_POLICIES, PolicyUpdate
@@ -36,11 +37,8 @@ if TYPE_CHECKING:
     from pulsar_ray.broker.partition.non_persistent.non_persistent_partition import (
         NonPersistentPartitionServer,
     )
-from pulsar_ray.errors import TopicNotFound
-from pulsar_ray.managed_ledger.log.manifest.manifest_log import MANIFEST
 
 logger = logging.getLogger(__name__)
-ASK_AGAIN_S = 1.0
 
 
 class TopicPartition(LaneActor):
@@ -239,11 +237,4 @@ def _tell(partition: str) -> None:
 
 def _asked(method: str, partition: str) -> Any:
     cluster = RayCluster()
-    while True:
-        try:
-            return cluster.controller(method, partition)
-        except TopicNotFound:
-            raise
-        except PulsarException as error:
-            logger.warning("%s: the controller does not answer yet: %s", method, error)
-            time.sleep(ASK_AGAIN_S)
+    return ask_until_answered(lambda: cluster.controller(method, partition), time.sleep, method)

@@ -206,9 +206,10 @@ class StubActor:
         return answer_of(self.address, future, timeout_s)
 
     def serving(self, timeout_s: float) -> SessionHost:
-        """The host, once started. Raises what starting was refused with."""
-        host: SessionHost = self.result(self.submit(self.body.serving), timeout_s)
-        return host
+        """The host, once started, frozen or not. Raises what starting was refused with."""
+        if not self.body.has_started:
+            self.result(self.submit(self.body.serving), timeout_s)
+        return self.host
 
     def attach(
         self, client_id: str, protocol_version: int, want_tcp: bool, attempt: int, timeout_s: float

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from pulsar_ray.broker.serving.failed_starts import may_start_again
 from pulsar_ray.broker.serving.owner_loop import OwnerLoop
@@ -24,6 +24,8 @@ from pulsar_ray.errors import Moved, PulsarException, TopicNotFound
 from pulsar_ray.model.policies import PolicyUpdate
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 ASK_AGAIN_S = 1.0
 RETIRED_S = 10.0
@@ -95,6 +97,11 @@ class ActorBody:
         self._server = server
         seconds = self._in_force.settings.idle_actor_passivation_seconds
         self.sleeper = Sleeper(server, self._host, self._clock, self._owner.loop, seconds, self._report_idle)
+
+    @property
+    def has_started(self) -> bool:
+        """Whether the server serves, or has served."""
+        return self._server is not None
 
     @property
     def start_error(self) -> BaseException | None:
@@ -199,17 +206,29 @@ def learn_policies(
     They are applied then. Those that it was created with may have changed since. It blocks. `wait` is called
     with seconds between two tries, and says with something true that the process has ended.
     """
-    while True:
-        try:
-            update = ask()
-            break
-        except TopicNotFound:
-            return  # the controller ends this actor
-        except PulsarException as error:
-            logger.warning("does not know its policies yet: %s", error)
-            if wait(ASK_AGAIN_S):
-                return
+    try:
+        update = ask_until_answered(ask, wait, "its policies")
+    except TopicNotFound:
+        return  # the controller ends this actor
+    if update is None:
+        return
     try:
         apply(update)
     except PulsarException as error:
         logger.error("cannot heed its policies: %s", error)
+
+
+def ask_until_answered(ask: Callable[[], T], wait: Callable[[float], object], what: str) -> T | None:
+    """Ask the controller until it answers, and return that; None if the process ends before.
+
+    It blocks, as `learn_policies` does. Raises TopicNotFound.
+    """
+    while True:
+        try:
+            return ask()
+        except TopicNotFound:
+            raise
+        except PulsarException as error:
+            logger.warning("%s: the controller does not answer yet: %s", what, error)
+            if wait(ASK_AGAIN_S):
+                return None

@@ -27,6 +27,8 @@ class PoliciesInForce:
         self.settings = broker
         """Of the topic; another object after each change."""
         self.version = -1
+        self.is_restarted = is_stale
+        """Whether the actor was there before: what it serves needs no place anew."""
         self.are_current = False
         """Whether the policies are those that hold now."""
         try:

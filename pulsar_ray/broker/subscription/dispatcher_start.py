@@ -53,9 +53,8 @@ def new_dispatcher(
             PassingSubscriptions,
         )
 
-        subscriptions = PassingSubscriptions(
-            request, context, partition, is_admitted=not in_force.are_current
-        )
+        is_admitted = in_force.is_restarted or not in_force.are_current
+        subscriptions = PassingSubscriptions(request, context, partition, is_admitted=is_admitted)
     admission = TopicAdmission(settings, partition, subscriptions.served, request)
     disks = (context.reader, context.cursor_disk)
     return DispatcherServer(request, subscriptions, in_force, settings, admission, host, disks=disks)

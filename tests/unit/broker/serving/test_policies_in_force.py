@@ -55,3 +55,10 @@ def test_policies_that_the_settings_refuse_change_nothing() -> None:
     assert not policies.are_current
     policies.take(PolicyUpdate(3))
     assert policies.settings is BROKER, "mended, under the version that was refused"
+
+
+def test_an_actor_that_was_there_before_stays_known_as_such_with_the_policies_of_now() -> None:
+    in_force = PoliciesInForce(Settings(), PolicyUpdate(1), is_stale=True)
+    in_force.take(PolicyUpdate(2))
+    assert (in_force.are_current, in_force.is_restarted) == (True, True)
+    assert not PoliciesInForce(Settings(), PolicyUpdate(1)).is_restarted
