@@ -144,6 +144,9 @@ class StubActor:
             self._in_a_thread(self._learn_policies)
 
     async def _begin(self) -> ActorServer:
+        if self.is_dead:
+            # A call that came before its death would start it once more, and hold its locks for ever.
+            raise NotConnected(f"{self.address}: the actor died")
         for life in self._former:
             await asyncio.to_thread(life.wait_ended)
         if self._cluster_lock is None:
