@@ -13,7 +13,7 @@ from typing import Any
 from pulsar_ray.actors.actor_system import ActorHandle
 from pulsar_ray.actors.broker_actors import BrokerActors
 from pulsar_ray.actors.passivation import Passivation
-from pulsar_ray.actors.stores.move_carrier import MoveCarrier, delete_rests
+from pulsar_ray.actors.stores.move_carrier import ASK_DEADLINE_S, MoveCarrier, delete_rests
 from pulsar_ray.actors.stores.resting_stores import RestingStores
 from pulsar_ray.actors.stores.stores import Stores
 from pulsar_ray.actors.topic_actors import TopicActors
@@ -34,7 +34,6 @@ logger = logging.getLogger(__name__)
 
 MOVES_AT_ONCE = 4
 MOST_BEGUN = 64
-ASK_DEADLINE_S = 20.0
 KEPT_MOVES = 200
 
 
