@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from pulsar_ray.schema.class_fields import declared_fields, has_default, is_model
+from pulsar_ray.schema.class_fields import declared_fields, has_default, hints_of, is_model
 
 _SIMPLE: dict[Any, pa.DataType] = {
     bool: pa.bool_(),
@@ -89,7 +89,7 @@ def _read(kind: Any, columns: list[_Column], row: dict[str, Any]) -> Any:
 def _columns(kind: Any, outer: tuple[Any, ...]) -> list[_Column]:
     if kind in outer:
         raise TypeError(f"{kind.__name__} contains itself, and columns cannot: use JsonSchema or AvroSchema")
-    hints = typing.get_type_hints(kind, include_extras=True)
+    hints = hints_of(kind)
     columns = []
     for name, keyword, default in declared_fields(kind):
         where = f"{kind.__name__}.{name}"

@@ -27,7 +27,16 @@ from typing import Any, Final
 from pulsar_ray.schema.definition import Array, Boolean, Bytes, CustomEnum, Double, Field, Long, Map, String
 from pulsar_ray.schema.forms import CONSTRUCTED, WRITES_AVRO, Reading, Writing, as_default
 
-_NO_DEFAULT: Final[Any] = object()
+
+class _Unsaid(Enum):
+    """Stands for a default; members of an Enum stay themselves in another process."""
+
+    NO_DEFAULT = "none: the field has to be given"
+    UNKNOWN = "one that may be another each time"
+
+
+_NO_DEFAULT: Final[Any] = _Unsaid.NO_DEFAULT
+_UNKNOWN: Final[Any] = _Unsaid.UNKNOWN
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -145,7 +154,7 @@ class ClassField(Field):
         if known.setdefault(kind.__name__, self) is not self:
             raise TypeError(f"Two classes are called {kind.__name__}, and one schema has both: rename one")
         self._kind = kind
-        hints = typing.get_type_hints(kind, include_extras=True)
+        hints = hints_of(kind)
         self.attributes = [
             _attribute(kind, name, keyword, hints[name], default, known)
             for name, keyword, default in declared_fields(kind)
@@ -229,7 +238,7 @@ def declared_fields(kind: type) -> list[tuple[str, str, Any]]:
     return [
         (
             name,
-            field.alias or name,
+            _keyword(kind, name, field.validation_alias),
             _default(
                 field.default,
                 undefined if field.default_factory is None else field.default_factory,
@@ -240,7 +249,32 @@ def declared_fields(kind: type) -> list[tuple[str, str, Any]]:
     ]
 
 
-_UNKNOWN: Final[Any] = object()
+def _keyword(model: Any, name: str, alias: Any) -> str:
+    """The name by which a model takes the value of a field."""
+    config = model.model_config
+    if alias is None or config.get("validate_by_name") or config.get("populate_by_name"):
+        return name
+    for choice in (alias, *getattr(alias, "choices", ())):
+        if isinstance(choice, str):
+            return choice
+    raise TypeError(
+        f"Field {model.__name__}.{name} is taken out of another value by {alias!r:.80}: set validate_by_name "
+        "in the model's config"
+    )
+
+
+def hints_of(kind: type) -> dict[str, Any]:
+    """Return the types of a class's fields.
+
+    Raises TypeError for one that is not known here.
+    """
+    try:
+        return typing.get_type_hints(kind, include_extras=True)
+    except NameError as error:
+        raise TypeError(
+            f"The hints of {kind.__name__} are text, and {error} where its module {kind.__module__!r} runs: "
+            "make the schema where the class is defined, or define the class in a module of its own"
+        ) from None
 
 
 def has_default(default: Any) -> bool:
@@ -249,9 +283,10 @@ def has_default(default: Any) -> bool:
 
 
 def _default(value: Any, factory: Any, unset: Any) -> Any:
-    if value is not unset:
+    # A class of a program that a Ray task got by value has an `unset` of its own.
+    if not isinstance(value, type(unset)):
         return value
-    if factory is unset:
+    if isinstance(factory, type(unset)):
         return _NO_DEFAULT
     # Other factories may make another value each time: a schema would then be another one each time.
     return factory() if factory in (list, dict) else _UNKNOWN

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import uuid
 from dataclasses import dataclass, field
 from datetime import date, datetime, timezone
@@ -9,8 +10,12 @@ from typing import Annotated, Any, Optional
 
 import pydantic
 import pytest
+from ray import cloudpickle
 
-from pulsar_ray.schema import AvroSchema, Integer, JsonSchema
+from pulsar_ray.schema import ArrowSchema, AvroSchema, Integer, JsonSchema
+
+by_value: Any = cloudpickle.dumps
+"""Pickles a class that no module has as Ray does it: by value."""
 
 
 class Unit(Enum):
@@ -132,3 +137,60 @@ def test_two_classes_of_one_name() -> None:
     both: Any = dataclass(type("Both", (), {"__annotations__": {"a": Place, "b": other}}))
     with pytest.raises(TypeError, match="Two classes are called Place"):
         JsonSchema(both)
+
+
+@pytest.mark.parametrize("make", [JsonSchema, AvroSchema, ArrowSchema])
+def test_a_class_that_came_by_value_has_the_same_schema(make: Any) -> None:
+    @dataclass
+    class Local:
+        name: str
+        tags: list[str] = field(default_factory=list)
+        size: int = 3
+
+    text = make(Local).schema_info().schema()
+    assert make(pickle.loads(by_value(Local))).schema_info().schema() == text
+
+
+def test_a_pickled_schema_knows_which_fields_have_defaults() -> None:
+    @dataclass
+    class Local:
+        name: str
+        note: str | None
+        key: uuid.UUID = field(default_factory=uuid.uuid4)
+
+    kind, schema = pickle.loads(by_value((Local, JsonSchema(Local))))
+    key = uuid.uuid4()
+    assert schema.decode(b'{"name": "a", "key": "%s"}' % str(key).encode()) == kind("a", None, key)
+    with pytest.raises(TypeError, match="Field 'name' of Local is missing, and has no default"):
+        schema.decode(b"{}")
+
+
+class _Choices(pydantic.BaseModel):
+    value: int = pydantic.Field(
+        validation_alias=pydantic.AliasChoices(pydantic.AliasPath("in", 0), "theValue")
+    )
+
+
+class _ByName(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(validate_by_name=True, validate_by_alias=False)
+    value: int = pydantic.Field(alias="theValue")
+
+
+class _OfPath(pydantic.BaseModel):
+    value: int = pydantic.Field(validation_alias=pydantic.AliasPath("in", 0))
+
+
+@pytest.mark.parametrize("make", [JsonSchema, AvroSchema, ArrowSchema])
+def test_models_come_back_whatever_their_fields_are_called_when_given(make: Any) -> None:
+    for value in (_Choices.model_validate({"theValue": 5}), _ByName.model_validate({"value": 5})):
+        schema = make(type(value))
+        assert schema.decode(schema.encode(value)) == value
+    with pytest.raises(TypeError, match=r"Field _OfPath\.value .*set validate_by_name"):
+        make(_OfPath)
+
+
+def test_hints_that_are_known_elsewhere_only_are_refused() -> None:
+    kind: Any = dataclass(type("Odd", (), {"__annotations__": {"x": "Unheard"}, "__module__": "__main__"}))
+    for make in (JsonSchema, ArrowSchema):
+        with pytest.raises(TypeError, match="The hints of Odd are text, and name 'Unheard' is not defined"):
+            make(kind)
