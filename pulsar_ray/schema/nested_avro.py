@@ -27,8 +27,7 @@ def reader_of(written: Any) -> Reader:
 
     if not holds_itself(written):
         return schemaless_reader
-    named: dict[str, Any] = {}
-    _gather(written, named)
+    named = named_types(written)
 
     def read(stream: io.BytesIO, definition: Any, wanted: Any) -> Any:
         data = stream.getvalue()
@@ -68,6 +67,13 @@ def holds_itself(definition: Any, around: frozenset[str] = frozenset()) -> bool:
         inside = around | {str(definition.get("name")).rpartition(".")[2]}
         return any(holds_itself(each.get("type"), inside) for each in fields)
     return any(holds_itself(definition.get(part), around) for part in ("type", "items", "values"))
+
+
+def named_types(definition: Any) -> dict[str, Any]:
+    """Return the named types of a parsed definition by their full names."""
+    named: dict[str, Any] = {}
+    _gather(definition, named)
+    return named
 
 
 def _gather(definition: Any, named: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import io
 import json
@@ -15,7 +16,7 @@ from pulsar_ray.model.topic_schema import TopicSchema
 from pulsar_ray.schema.codecs import codec_of, too_deep
 from pulsar_ray.schema.definition import Record
 from pulsar_ray.schema.forms import AVRO, WRITES_AVRO
-from pulsar_ray.schema.nested_avro import reader_of, writer_of
+from pulsar_ray.schema.nested_avro import named_types, reader_of, writer_of
 
 __all__ = ["HAS_AVRO", "AvroSchema", "Record", "Schema"]
 
@@ -42,6 +43,9 @@ class AvroSchema(Schema):
         definition = schema_definition if self._codec is None else self._codec.definition()
         self._definition = definition
         self._parsed = _parsed(definition)
+        self._filling = _parsed(definition)
+        """The definition as it is written by: dicts may leave out what has a default."""
+        _put_values_for_defaults(self._filling)
         # Found once: an import in each call costs as much as a short value.
         self._reader, self._writer = reader_of(self._parsed), writer_of(self._parsed)
         super().__init__(record_cls, SchemaType.AVRO, json.dumps(definition, indent=1), "AVRO")
@@ -54,7 +58,7 @@ class AvroSchema(Schema):
                 obj = self._codec.write(obj, WRITES_AVRO)
             elif not isinstance(obj, dict):
                 raise ValueError("If using the custom schema, the record data should be dict type.")
-            self._writer(buffer, self._parsed, obj)
+            self._writer(buffer, self._filling, obj)
         except RecursionError:
             raise too_deep(self._definition["name"]) from None
         except UnicodeEncodeError as error:
@@ -79,7 +83,10 @@ class AvroSchema(Schema):
         # The broker does not compare the name of the whole record, so neither does reading.
         # Values of the same definition take no resolution.
         is_own = written == self._parsed
-        read = None if is_own else _parsed(_also_called(self._definition, written))
+        read, shares = None, False
+        if not is_own:
+            read = _parsed(_also_called(self._definition, written))
+            shares = _put_values_for_defaults(read)
         codec = self._codec
 
         def decode(data: bytes) -> Any:
@@ -87,7 +94,9 @@ class AvroSchema(Schema):
             plain = reader(stream, written, read)
             if stream.tell() != len(data):
                 raise ValueError(f"{len(data) - stream.tell()} bytes follow the value")
-            return plain if codec is None else codec.read(plain, AVRO)
+            if codec is not None:
+                return codec.read(plain, AVRO)
+            return _with_own_containers(plain) if shares else plain
 
         return decode
 
@@ -141,6 +150,57 @@ def _parsed(definition: Any) -> Any:
         raise ValueError(f"The definition is no valid Avro: {type(error).__name__}: {error}") from error
     except RecursionError:
         raise ValueError("The definition is nested too deep") from None
+
+
+def _put_values_for_defaults(parsed: Any) -> bool:
+    """Replace a parsed definition's defaults, which are JSON's, by values as they are read.
+
+    fastavro takes the default of a field as it stands, with bytes as text and dates as numbers. Returns
+    whether any is a list or dict, which all values would share.
+    """
+    named = named_types(parsed)
+    fields = [field for kind in named.values() for field in kind.get("fields", ()) if "default" in field]
+    values = [_read_default(field["default"], field["type"], named) for field in fields]
+    for field, value in zip(fields, values, strict=True):
+        field["default"] = value
+    return any(isinstance(value, list | dict) for value in values)
+
+
+def _read_default(default: Any, kind: Any, named: dict[str, Any]) -> Any:
+    from fastavro.read import LOGICAL_READERS  # noqa: PLC0415 - only if it is installed
+
+    kind = named.get(kind, kind) if isinstance(kind, str) else kind
+    if isinstance(kind, list):
+        # It is of the first type; the official client gives one of the second, too, where that is null.
+        kinds = [each for each in kind if each != "null"]
+        return None if default is None else _read_default(default, kinds[0], named)
+    name = kind["type"] if isinstance(kind, dict) else kind
+    if not isinstance(name, str):
+        return _read_default(default, name, named)
+    if name in ("bytes", "fixed") and isinstance(default, str):
+        default = default.encode("latin-1")
+    elif name == "array" and isinstance(default, list):
+        default = [_read_default(each, kind["items"], named) for each in default]
+    elif name == "map" and isinstance(default, dict):
+        default = {key: _read_default(each, kind["values"], named) for key, each in default.items()}
+    elif name in ("record", "error") and isinstance(default, dict):
+        given = {field["name"]: default.get(field["name"], field.get("default")) for field in kind["fields"]}
+        default = {
+            field["name"]: _read_default(given[field["name"]], field["type"], named)
+            for field in kind["fields"]
+        }
+    logical = kind.get("logicalType") if isinstance(kind, dict) else None
+    if (read := LOGICAL_READERS.get(f"{name}-{logical}")) is not None:
+        # Defaults of unions may be of no type of theirs: nobody compares them.
+        with contextlib.suppress(ValueError, TypeError, ArithmeticError):
+            return read(default, kind, kind)
+    return default
+
+
+def _with_own_containers(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_own_containers(each) for key, each in value.items()}
+    return [_with_own_containers(each) for each in value] if isinstance(value, list) else value
 
 
 def _field_twice(definition: Any) -> str | None:

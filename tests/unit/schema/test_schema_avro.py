@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 
 from pulsar_ray.errors import OperationNotSupported
-from pulsar_ray.schema import AvroSchema, Integer, Record, schema_avro
+from pulsar_ray.schema import AvroSchema, Bytes, Integer, Record, schema_avro
 
 DEFINITION = {
     "type": "record",
@@ -107,6 +108,48 @@ def test_bytes_that_do_not_fit() -> None:
     for data in (b"", b"\x02", b"\x02\x08", b"\x02\x02\x20x"):
         with pytest.raises((EOFError, IndexError)):
             schema.decode(data)
+
+
+INNER = {"type": "record", "name": "Inner", "fields": [{"name": "q", "type": "bytes", "default": "\xfe"}]}
+DEFAULTS = [
+    ({"type": "bytes"}, "\xff", b"\xff"),
+    ({"type": "fixed", "name": "F", "size": 1}, "\x80", b"\x80"),
+    ({"type": "int", "logicalType": "date"}, 1, date(1970, 1, 2)),
+    ({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 1}, "\x0f", Decimal("1.5")),
+    (["bytes", "null"], "\xff", b"\xff"),
+    (["null", {"type": "array", "items": "bytes"}], None, None),
+    ({"type": "array", "items": "bytes"}, ["\xff"], [b"\xff"]),
+    ({"type": "map", "values": INNER}, {"k": {}}, {"k": {"q": b"\xfe"}}),
+    (INNER, {}, {"q": b"\xfe"}),
+]
+
+
+@pytest.mark.parametrize(("kind", "default", "value"), DEFAULTS)
+def test_defaults_are_values_of_their_types(kind: Any, default: Any, value: Any) -> None:
+    old = AvroSchema(None, {"type": "record", "name": "A", "fields": []})
+    field = {"name": "new", "type": kind, "default": default}
+    new = AvroSchema(None, {"type": "record", "name": "A", "fields": [field]})
+    reading = new.reading(old.registered())
+    assert reading(old.encode({})) == {"new": value}
+    assert new.decode(new.encode({})) == {"new": value}
+    assert new.schema_info().schema() == json.dumps(
+        {"type": "record", "name": "A", "fields": [field]}, indent=1
+    )
+
+
+def test_values_share_no_default() -> None:
+    old = AvroSchema(None, {"type": "record", "name": "A", "fields": []})
+    field = {"name": "new", "type": {"type": "array", "items": "int"}, "default": [1]}
+    reading = AvroSchema(None, {"type": "record", "name": "A", "fields": [field]}).reading(old.registered())
+    reading(old.encode({}))["new"].append(2)
+    assert reading(old.encode({})) == {"new": [1]}
+
+
+def test_a_class_reads_its_defaults_of_bytes() -> None:
+    old = AvroSchema(type("A", (Record,), {}))
+    fields = {"new": Bytes(default=b"\xff", required=True, required_default=True)}
+    new = AvroSchema(type("A", (Record,), fields))
+    assert new.reading(old.registered())(b"").new == b"\xff"
 
 
 def test_without_fastavro(monkeypatch: pytest.MonkeyPatch) -> None:
