@@ -485,6 +485,25 @@ def test_a_topic_that_was_made_anew_has_its_own_versions(broker: Broker, client:
     assert receive(again, 1)[0].value() == {"y": 1, "x": 2}
 
 
+def test_a_topic_of_several_that_was_made_anew_is_read_by_its_own_versions(
+    broker: Broker, client: Client
+) -> None:
+    def record(*names: str) -> Any:
+        return type("Pair", (Record,), {name: Integer(required=True) for name in names})
+
+    first, other = record("a", "b"), record("b", "a")
+    topics = [broker.topic(), broker.topic()]
+    consumer = client.subscribe(
+        topics, "s", schema=AvroSchema(first), initial_position=EARLIEST, pattern_auto_discovery_period=1
+    )
+    client.create_producer(topics[0], schema=AvroSchema(first)).send(first(a=1, b=2))
+    assert receive(consumer, 1)[0].value() == first(a=1, b=2)
+    with broker.admin() as admin:
+        admin.topics.delete(topics[0], force=True)
+    broker.client().create_producer(topics[0], schema=AvroSchema(other)).send(other(a=1, b=2))
+    assert receive(consumer, 1)[0].value() == first(a=1, b=2)
+
+
 def test_large_values_in_chunks_and_non_persistent_topics_are_typed_too(
     broker: Broker, client: Client
 ) -> None:

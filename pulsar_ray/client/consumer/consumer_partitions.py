@@ -110,7 +110,7 @@ class ConsumerPartitions:
             self.gone[partition.route.topic] = partition
             while len(self.gone) > KEEP_GONE:
                 del self.gone[next(iter(self.gone))]
-        partition.session.abandon()
+        partition.abandon()
 
     def _set(self, partitions: list[PartitionConsumer]) -> None:
         self.all = partitions

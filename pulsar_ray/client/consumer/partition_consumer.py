@@ -218,6 +218,14 @@ class PartitionConsumer:
         if not is_known:
             self._owner.partition_replaced(self.route)
 
+    def abandon(self) -> None:
+        """Have nothing to do any more with a partition whose topic is no more."""
+        self.session.abandon()
+        if self._readings is not None and self._owner.readings is not None:
+            # The topic that gets its name has versions of its own, which begin with the same number.
+            self._readings.forget()
+            self._owner.readings.drop(self.route.topic)
+
     def ended(self, error: PulsarException) -> None:
         """Tell the owner that the session will not be open again."""
         self._owner.partition_failed(self, error)

@@ -50,6 +50,11 @@ class SchemaReadings:
                 self._topics[name] = TopicReadings(name, self._schema, self._find)
             return self._topics[name]
 
+    def drop(self, topic: str) -> None:
+        """Keep those of a topic no longer: another one may get its name."""
+        with self._lock:
+            self._topics.pop(TopicName.parse(topic).partitioned_full, None)
+
 
 class TopicReadings:
     """One reading for each version of a topic."""

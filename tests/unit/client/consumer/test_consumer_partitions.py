@@ -7,7 +7,10 @@ import threading
 import pytest
 
 from pulsar_ray.client.consumer.consumer_partitions import KEEP_GONE
+from pulsar_ray.client.options.schema import StringSchema
+from pulsar_ray.client.schemas.readings import SchemaReadings
 from pulsar_ray.errors import ConsumerBusy, OperationNotSupported, TopicNotFound, WrongNode
+from pulsar_ray.model.topic_schema import TopicSchema, version_bytes
 from pulsar_ray.transport.cluster import PartitionRoute
 from tests.unit.client.consumer.delivering import TOPIC, core_of, deliver, open_partition
 
@@ -67,6 +70,23 @@ def test_a_deleted_topic_takes_acknowledgments_without_effect_for_a_while() -> N
         core.partitions.failed(later, TopicNotFound("deleted"))
     with pytest.raises(OperationNotSupported):
         core.partitions.of(part(0), 0)
+
+
+def test_how_the_values_of_a_deleted_topic_are_read_is_forgotten() -> None:
+    core = core_of(TOPIC, part(0), schema=StringSchema())
+    asked: list[str] = []
+
+    def find(topic: str, _: int) -> TopicSchema:
+        asked.append(topic)
+        return TopicSchema("STRING", "")
+
+    core.readings = SchemaReadings(core.options.schema, find)
+    for _ in range(2):
+        partition, _ = open_partition(core, TOPIC)
+        for _ in range(2):
+            assert core.readings.of_topic(TOPIC).of(version_bytes(0)).decode(b"x") == "x"
+        core.partitions.failed(partition, TopicNotFound("deleted"))
+    assert asked == [TOPIC, TOPIC]
 
 
 def test_a_refusal_ends_the_whole_consumer_where_it_is_no_deletion() -> None:
