@@ -324,8 +324,10 @@ def null_places(array: pa.Array, field: pa.Field, path: str) -> Iterator[tuple[s
             found = null_places(rows.field(place), part, joined(path, part.name))
             yield from ((each, row if not array.null_count else -1) for each, row in found)
     elif pa.types.is_map(kind):
-        entries = array.flatten()
-        yield from ((each, -1) for each, _ in null_places(entries.field(1), kind.item_field, path + "{}"))
+        maps = array if not array.null_count else array.filter(array.is_valid())
+        # `items` are those of the whole memory, and maps are no lists to `flatten`.
+        items = maps.items[maps.offsets[0].as_py() : maps.offsets[-1].as_py()]
+        yield from ((each, -1) for each, _ in null_places(items, kind.item_field, path + "{}"))
     elif _is_list(kind) or pa.types.is_fixed_size_list(kind):
         yield from ((each, -1) for each, _ in null_places(array.flatten(), kind.value_field, path + "[]"))
 

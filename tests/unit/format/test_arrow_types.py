@@ -133,6 +133,20 @@ def test_nulls_are_found_where_there_must_be_none() -> None:
     assert list(null_places(pa.array([1, None]), plain, "x")) == [("x", 1)]
 
 
+def test_nulls_are_found_in_maps() -> None:
+    field = pa.field("x", pa.map_(pa.string(), pa.field("value", pa.int8(), nullable=False)))
+    nullable = pa.map_(pa.string(), pa.int8())
+
+    def found(*maps: list[tuple[str, int | None]] | None, start: int = 0, end: int | None = None) -> Any:
+        return list(null_places(pa.array(maps, nullable)[start:end], field, "x"))
+
+    assert found([("a", 1)], None, []) == found(None) == found() == []
+    assert found([("a", 1)], [("b", None)]) == found(None, [("b", None)]) == [("x{}", -1)]
+    assert found([("a", None)], [("b", 1)], [("c", None)], start=1, end=2) == []
+    nested = pa.field("x", pa.map_(pa.string(), field.type))
+    assert list(null_places(pa.array([[("k", [("a", 1)])]], nested.type), nested, "x")) == []
+
+
 def test_plain_types_have_no_dictionaries() -> None:
     kind = pa.struct(
         [
