@@ -242,6 +242,9 @@ class String(Field):
             raise TypeError(f"Invalid type '{type(value)}' for field '{name}'. Expected a string")
 
 
+_ENUM_VALUES: Final = (str, int, float)
+
+
 class CustomEnum(Field):
     """A member of an Enum, also given by its name or its whole number."""
 
@@ -301,7 +304,8 @@ class CustomEnum(Field):
     def _write(self, name: str, value: Any, writing: Writing) -> Any:
         if value is None:
             return None
-        return value.name if writing.enum_names else value.value
+        # JSON gives back other values as something else, or has none for them.
+        return value.name if writing.enum_names or type(value.value) not in _ENUM_VALUES else value.value
 
 
 def _template(x: Any) -> Any:

@@ -269,6 +269,13 @@ class Share(Enum):
     half = 0.5
 
 
+class Odd(Enum):
+    pair = (1, 2)
+    nothing = None
+    yes = True
+    raw = b"x"
+
+
 class Enums(Record):
     w = Word
     ws = Array(Word)
@@ -281,6 +288,14 @@ def test_enums_come_back() -> None:
     for schema in (JsonSchema(Enums), JsonSchema(Enums, java=True), AvroSchema(Enums)):
         assert schema.decode(schema.encode(obj)) == obj
     assert JsonSchema(Enums).decode(b'{"w": "c"}').w == Word.c
+
+
+def test_members_whose_values_json_lacks_go_by_their_names() -> None:
+    record = type("Odds", (Record,), {"one": CustomEnum(Odd), "all": Array(CustomEnum(Odd))})
+    for schema in (JsonSchema(record), JsonSchema(record, java=True), AvroSchema(record)):
+        for member in Odd:
+            obj = record(one=member, all=list(Odd))
+            assert schema.decode(schema.encode(obj)) == obj
 
 
 def test_java_has_base64_and_names() -> None:
