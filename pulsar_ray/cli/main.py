@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 from typing import Any
@@ -130,6 +131,11 @@ class Commands(click.Group):
                 raise
             # The client raises a plain ValueError for wrong arguments.
             raise click.UsageError(one_line(str(error))) from None
+        except OSError as error:
+            # Of a full or broken disk, or of somebody else's file. Click ends by itself on a broken pipe.
+            if error.errno is None or error.errno == errno.EPIPE:
+                raise
+            raise click.ClickException(one_line(str(error))) from None
         except KeyboardInterrupt:
             raise click.exceptions.Exit(INTERRUPTED) from None
 

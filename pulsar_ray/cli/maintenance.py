@@ -13,6 +13,7 @@ from pulsar_ray.cli.watching.progress import Unit, progress
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import InvalidConfiguration, NotOurDataDirectory
+from pulsar_ray.ledger.disk import persistent
 from pulsar_ray.maintenance.backup import adopt_copy, back_up
 from pulsar_ray.maintenance.damage import Findings
 from pulsar_ray.maintenance.partition_repair import Repair
@@ -42,7 +43,7 @@ def verify(target: Target, directory: str | None, as_json: bool) -> None:
     """
     path = Path(directory or Settings.load(data_dir=target.data_dir).data_dir)
     try:
-        with progress("checking", stored_bytes(path), Unit.BYTES) as shown:
+        with persistent(path), progress("checking", stored_bytes(path), Unit.BYTES) as shown:
             findings = verify_directory(path, shown.advance)
     except NotOurDataDirectory as error:
         raise click.UsageError(error.text) from None
@@ -105,7 +106,7 @@ def backup(target: Target, into: str, verifies: bool) -> None:
     source = Path(Settings.load(data_dir=target.data_dir).data_dir)
     copy = Path(into)
     try:
-        with progress("copying", stored_bytes(source), Unit.BYTES) as shown:
+        with persistent(copy), progress("copying", stored_bytes(source), Unit.BYTES) as shown:
             done = back_up(source, copy, SystemClock().now_ms(), shown.advance)
     except InvalidConfiguration as error:
         raise click.UsageError(error.text) from None
@@ -131,7 +132,8 @@ def adopt(directory: str) -> None:
       pulsar-ray adopt /backups/monday && pulsar-ray --data-dir /backups/monday start
     """
     try:
-        identity, is_copy = adopt_copy(Path(directory))
+        with persistent(Path(directory)):
+            identity, is_copy = adopt_copy(Path(directory))
     except InvalidConfiguration as error:
         raise click.UsageError(error.text) from None
     if is_copy:
@@ -164,7 +166,7 @@ def repair(target: Target, directory: str | None, dry_run: bool, cut_damaged: bo
     """
     path = Path(directory or Settings.load(data_dir=target.data_dir).data_dir)
     try:
-        with progress("checking", 2 * stored_bytes(path), Unit.BYTES) as shown:
+        with persistent(path), progress("checking", 2 * stored_bytes(path), Unit.BYTES) as shown:
 
             def tell(repair: Repair) -> None:
                 if not as_json:

@@ -5,14 +5,15 @@ They stand behind a small protocol so that tests can inject faults.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from pulsar_ray.errors import NetworkFileSystem
+from pulsar_ray.errors import BrokerPersistenceError, NetworkFileSystem
 from pulsar_ray.format.checksum import Buffer
 
 _FALLOC_FL_KEEP_SIZE = 1
@@ -111,6 +112,15 @@ def write_whole(disk: Disk, path: Path, content: Buffer) -> None:
         disk.close(fd)
     disk.rename(staged, path)
     disk.fsync_dir(path.parent)
+
+
+@contextlib.contextmanager
+def persistent(path: Path) -> Iterator[None]:
+    """Raise BrokerPersistenceError for an error of the disk, with a path that lies there."""
+    try:
+        yield
+    except OSError as error:
+        raise BrokerPersistenceError(f"{path}: {error}: see to the disk") from None
 
 
 def make_closed(path: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from pulsar_ray.broker.catalog.catalog_file import BESIDE_SQLITE, CATALOG_VERSION
+from pulsar_ray.broker.catalog.catalog_file import BESIDE_SQLITE, CATALOG_VERSION, check_tables
 from pulsar_ray.errors import CorruptData, UnsupportedFormatVersion
 from pulsar_ray.maintenance.damage import Damage, Findings, Kind
 from pulsar_ray.managed_ledger.log.partition_directories import partition_numbers
@@ -28,6 +28,7 @@ def reading_catalog(path: Path) -> Iterator[sqlite3.Connection]:
     uri = f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if is_alone else ''}"
     try:
         with contextlib.closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
+            check_tables(connection)
             ((version,),) = connection.execute("PRAGMA user_version").fetchall()
             if version > CATALOG_VERSION:
                 raise UnsupportedFormatVersion(

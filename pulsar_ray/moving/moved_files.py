@@ -11,11 +11,11 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from pulsar_ray.errors import BrokerPersistenceError, ChecksumError, NotAllowedError, WrongNode
+from pulsar_ray.errors import ChecksumError, NotAllowedError, WrongNode
 from pulsar_ray.format.checksum import checksum
 from pulsar_ray.journal.store_files import (
     TERM_FILE,
@@ -26,7 +26,7 @@ from pulsar_ray.journal.store_files import (
     write_term,
 )
 from pulsar_ray.ledger.directory_owner import DirectoryOwner, create_epoch_file, read_epoch_slots
-from pulsar_ray.ledger.disk import SYSTEM_DISK
+from pulsar_ray.ledger.disk import SYSTEM_DISK, persistent
 from pulsar_ray.ledger.offloaded import note_of
 from pulsar_ray.ledger.segment_file import parse_segment_name
 from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory, subscription_numbers
@@ -82,7 +82,7 @@ class MovedFiles:
             # The owner may just have replaced a file.
             with contextlib.suppress(FileNotFoundError):
                 return _to_copy(directory) if directory.is_dir() else {}
-        with _persistent(directory):
+        with persistent(directory):
             return _to_copy(directory)
 
     def is_shipped(self, number: int) -> bool:
@@ -96,7 +96,7 @@ class MovedFiles:
         None if the partition has no directory. Raises as `DirectoryOwner.open`.
         """
         directory = self._root / str(number)
-        with _persistent(directory):
+        with persistent(directory):
             if not (directory / _EPOCH).is_file():
                 if any(directory.glob(f"{MANIFEST}-*")):
                     raise WrongNode(
@@ -117,14 +117,14 @@ class MovedFiles:
 
     def is_fenced_as(self, number: int, epoch: int) -> bool:
         """Whether nobody opened the partition since it was fenced."""
-        with _persistent(self._root):
+        with persistent(self._root):
             slots = read_epoch_slots(self._root / str(number) / _EPOCH)
         return max(-1 if slot is None else slot for slot in slots) == epoch
 
     def read(self, number: int, file: str, start: int, length: int) -> tuple[bytes, int]:
         """Return bytes of a file and their checksum; none of a file that is gone."""
         path = _inside(self._root / str(number), file)
-        with _persistent(path):
+        with persistent(path):
             try:
                 fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             except FileNotFoundError:
@@ -144,7 +144,7 @@ class MovedFiles:
     def begin(self, number: int, move_id: str) -> None:
         """Keep a place for a move. Raises NotAllowedError if the partition has a directory here."""
         place, staged = self._root / str(number), self._staged(number, move_id)
-        with _persistent(staged):
+        with persistent(staged):
             self._root.mkdir(0o700, exist_ok=True)
             if place.exists():
                 raise NotAllowedError(
@@ -178,7 +178,7 @@ class MovedFiles:
         if checksum(data) != total:
             raise ChecksumError(f"{file} of partition {number} came with other bytes than were sent")
         path = _inside(self._place_of(number, move_id), file)
-        with _persistent(path):
+        with persistent(path):
             path.parent.mkdir(0o700, parents=True, exist_ok=True)
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             try:
@@ -196,7 +196,7 @@ class MovedFiles:
     def cut(self, number: int, move_id: str, ends: Mapping[str, int]) -> None:
         """Delete what is not listed any more, and what lies behind the ends."""
         staged = self._place_of(number, move_id)
-        with _persistent(staged):
+        with persistent(staged):
             for path in [each for each in staged.rglob("*") if each.is_file()]:
                 end = ends.get(path.relative_to(staged).as_posix())
                 if end is None:
@@ -206,7 +206,7 @@ class MovedFiles:
 
     def sync(self, number: int, move_id: str) -> None:
         """Make durable what was copied, so that less is left for the end."""
-        with _persistent(self._root):
+        with persistent(self._root):
             for path in self._place_of(number, move_id).rglob("*"):
                 _sync(path)
 
@@ -216,7 +216,7 @@ class MovedFiles:
         They are as long as the source has said. It may be repeated.
         """
         staged, place = self._staged(number, move_id), self._root / str(number)
-        with _persistent(place):
+        with persistent(place):
             if place.exists() and read_move_note(place) == MoveNote(files.hops + 1, ARRIVING, move_id):
                 return
             staged = self._place_of(number, move_id)
@@ -258,7 +258,7 @@ class MovedFiles:
         The state of what is not whole is "".
         """
         found = []
-        with _persistent(self._root):
+        with persistent(self._root):
             names = os.listdir(self._root) if self._root.is_dir() else []
             for name in names:
                 of, is_staged, move_id = name.partition(_STAGED)
@@ -272,7 +272,7 @@ class MovedFiles:
 
     def _delete(self, number: int, state: str, move_id: str) -> bool:
         place = self._root / str(number)
-        with _persistent(place):
+        with persistent(place):
             note = read_move_note(place)
             if (note.state, note.move_id) != (state, move_id) or self.is_shipped(number):
                 return False  # of a shipped one its journal says when it may go
@@ -354,12 +354,3 @@ def _sync(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-@contextlib.contextmanager
-def _persistent(path: Path) -> Iterator[None]:
-    """Say which disk does not take or give what, typed."""
-    try:
-        yield
-    except OSError as error:
-        raise BrokerPersistenceError(f"{path}: {error}: see to the disk") from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from pulsar_ray.broker.catalog.catalog_file import (
     CATALOG_VERSION,
     CatalogFile,
     CatalogIdentity,
+    make_file,
 )
 from pulsar_ray.broker.catalog.decisions import Decisions
 from pulsar_ray.broker.catalog.schemas.schema_table import SchemaTable
@@ -101,7 +101,7 @@ class Catalog:
             for name in BESIDE_SQLITE:
                 # Left by one that was lost: SQLite would put its changes into the new one.
                 path.with_name(path.name + name).unlink(missing_ok=True)
-            os.close(SYSTEM_DISK.open(staged, os.O_WRONLY | os.O_CREAT))
+            make_file(staged)
             catalog = cls(staged)
             catalog.begin_generation(cluster_id, generation, first_number, ancestors)
             left_out = catalog.restore(restored, prepared, has_change_logs=has_change_logs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from pulsar_ray.errors import (
     UnsupportedFormatVersion,
 )
 from pulsar_ray.journal.objects import RowChange
+from pulsar_ray.ledger.disk import SYSTEM_DISK
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS namespace (name TEXT PRIMARY KEY);
@@ -140,6 +142,8 @@ class CatalogFile:
             raise CatalogMissing(f"{path} is not there")
         try:
             file = cls(path)
+            assert file._connection is not None
+            check_tables(file._connection)
             ((version,),) = file.execute("PRAGMA user_version")
             if version > CATALOG_VERSION:
                 raise UnsupportedFormatVersion(
@@ -157,11 +161,7 @@ class CatalogFile:
                 file._work_on_copy(recorder)
             file.executescript(_COUNTED)
         except sqlite3.DatabaseError as error:
-            reason = (
-                f"no SQLite file of ours ({error}); move it away, and make it anew with "
-                "`pulsar-ray start --rebuild-catalog`"
-            )
-            raise CorruptData(str(path), 0, reason) from None
+            raise _not_ours(path, error) from None
         return file
 
     def _work_on_copy(self, recorder: Recorder) -> None:
@@ -262,6 +262,36 @@ class CatalogFile:
         self.close()
 
 
+def make_file(path: Path) -> None:
+    """Make the file of a catalog without a row, for this user alone.
+
+    Raises OSError, BrokerPersistenceError.
+    """
+    os.close(SYSTEM_DISK.open(path, os.O_WRONLY | os.O_CREAT))
+    try:
+        with contextlib.closing(sqlite3.connect(path)) as file:
+            file.executescript(_SCHEMA)
+    except sqlite3.OperationalError as error:
+        raise BrokerPersistenceError(f"{path} cannot be made ({error}): see to its disk") from None
+
+
+def check_tables(connection: sqlite3.Connection) -> None:
+    """Raise DatabaseError for a file that SQLite takes, and that is no catalog.
+
+    One that was cut to nothing has no tables, and would be taken for a catalog without topics.
+    """
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'partition'").fetchall():
+        raise sqlite3.DatabaseError("it has no table of partitions")
+
+
+def _not_ours(path: Path, error: sqlite3.DatabaseError) -> CorruptData:
+    reason = (
+        f"no SQLite file of ours ({error}); move it away, and make it anew with "
+        "`pulsar-ray start --rebuild-catalog`"
+    )
+    return CorruptData(str(path), 0, reason)
+
+
 def tables_in(connection: sqlite3.Connection) -> dict[str, tuple[str, ...]]:
     """Return the columns of each table that decisions are about."""
     names = [
@@ -289,6 +319,7 @@ def read_catalog_identity(path: Path) -> CatalogIdentity | None:
     try:
         with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as file:
             tables = {row[0] for row in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            check_tables(file)
             if "cluster" not in tables:
                 return CatalogIdentity("", ())
             clusters = file.execute("SELECT cluster_id FROM cluster").fetchall()
@@ -296,10 +327,5 @@ def read_catalog_identity(path: Path) -> CatalogIdentity | None:
     except sqlite3.OperationalError as error:
         raise BrokerPersistenceError(f"{path} cannot be read ({error}): see to its disk and rights") from None
     except sqlite3.DatabaseError as error:
-        raise CorruptData(
-            str(path),
-            0,
-            f"no SQLite file of ours ({error}); move it away, and make it anew with "
-            "`pulsar-ray start --rebuild-catalog`",
-        ) from None
+        raise _not_ours(path, error) from None
     return CatalogIdentity(clusters[0][0] if clusters else "", tuple(row[0] for row in generations))

@@ -8,7 +8,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pulsar_ray.broker.catalog.catalog_file import BESIDE_SQLITE, CATALOG_VERSION, CatalogFile, tables_in
+from pulsar_ray.broker.catalog.catalog_file import (
+    BESIDE_SQLITE,
+    CATALOG_VERSION,
+    CatalogFile,
+    make_file,
+    tables_in,
+)
 from pulsar_ray.errors import BrokerPersistenceError, JournalDamaged
 from pulsar_ray.journal.objects import Place, RowChange
 from pulsar_ray.ledger.disk import SYSTEM_DISK
@@ -34,7 +40,7 @@ class DecidedFile:
         try:
             for leftover in path.parent.glob(f"{staged.name}*"):
                 leftover.unlink()
-            staged.touch()
+            make_file(staged)
             file = cls(staged, url)
             with contextlib.closing(file):
                 for table in file._tables:

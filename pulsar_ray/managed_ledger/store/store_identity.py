@@ -70,11 +70,11 @@ def read_identity(directory: Path) -> StoreIdentity | None:
     """
     path = directory / STORE_FILE
     try:
-        text = path.read_text()
+        stored = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
-        content = json.loads(text)
+        content = json.loads(stored)
         version = int(content["format_version"])
         known = {field.name for field in dataclasses.fields(StoreIdentity)}
         fields = {name: value for name, value in content.items() if name in known}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
@@ -121,14 +122,17 @@ def test_acknowledgments_of_intact_records_stay(tmp_path: Path) -> None:
         assert list(cursor.deleted) == [(topic.ledger_id, MESSAGES - 4, MESSAGES - 4)]
 
 
-def test_the_catalog_is_made_of_the_partitions_and_the_store_of_the_catalog(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("no_catalog", "no_store"), [(b"x" * 5000, b"{"), (b"", b"\xff")])
+def test_the_catalog_is_made_of_the_partitions_and_the_store_of_the_catalog(
+    tmp_path: Path, no_catalog: bytes, no_store: bytes
+) -> None:
     orders, bills = make_directory(tmp_path)
     catalog, store = tmp_path / "meta.sqlite", tmp_path / "store.json"
     before = read_identity(tmp_path)
-    store.write_text("{")
+    store.write_bytes(no_store)
     assert repair_directory(tmp_path, NOW_MS, is_dry_run=False).left.is_clean
     assert read_identity(tmp_path) == before
-    catalog.write_bytes(b"x" * 5000)
+    catalog.write_bytes(no_catalog)
     spoil_manifest(bills)
     report = repair_directory(tmp_path, NOW_MS + 1, is_dry_run=False)
     assert (report.left.damages, report.left.remarks) == ([], [])
@@ -255,6 +259,28 @@ def test_the_command_says_what_it_does(tmp_path: Path, run: Callable) -> None:  
     told = json.loads(as_json.stdout)
     assert [repair["kind"] for repair in told["repairs"]] == ["cursor"]
     assert told["damages"][0]["topic"] == bills.name
+
+
+def test_a_disk_without_room_is_named_and_nothing_called_damaged(tmp_path: Path, run: Callable) -> None:  # type: ignore[type-arg]
+    orders, _ = make_directory(tmp_path / "data")
+    spoil_manifest(orders)
+    copy, key = tmp_path / "copy", tmp_path / "key"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (128, hard))
+    try:
+        repaired = run(Target("local", str(tmp_path / "data")), "repair")
+        copied = run(Target("local", str(tmp_path / "data")), "backup", str(copy))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+        made = run(Target("local"), "tokens", "create-secret-key", "--output", str(key))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    for result, named in ((repaired, tmp_path / "data"), (copied, copy / "meta.sqlite"), (made, "")):
+        assert result.exit_code == 1, result.exception
+        assert result.stderr.startswith("Error: ")
+        assert len(result.stderr.splitlines()) == 1
+        assert str(named) in result.stderr
+        assert "corrupt" not in result.stderr
+    assert repair_directory(tmp_path / "data", NOW_MS, is_dry_run=False).left.is_clean
 
 
 def test_bad_usage_is_told(tmp_path: Path, run: Callable) -> None:  # type: ignore[type-arg]

@@ -94,6 +94,17 @@ def test_a_catalog_is_made_whole_and_never_by_opening_it(tmp_path: Path) -> None
     assert read_catalog_identity(path) == Catalog(path).identity == ("cluster", ("first",))
 
 
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_file_that_was_emptied_is_no_catalog_without_topics(tmp_path: Path, left: int) -> None:
+    path = tmp_path / "meta.sqlite"
+    new_catalog(path).close()
+    path.write_bytes(path.read_bytes()[:left])
+    for use in (Catalog, read_catalog_identity):
+        with pytest.raises(CorruptData, match="rebuild-catalog"):
+            use(path)
+    assert path.stat().st_size == left
+
+
 def test_a_catalog_of_version_0_1_is_adopted_once(tmp_path: Path) -> None:
     path = tmp_path / "meta.sqlite"
     catalog = new_catalog(path)
