@@ -26,6 +26,7 @@ from pulsar_ray.managed_ledger.cursor.cursor_store import LOG_NAME as CURSOR
 from pulsar_ray.managed_ledger.log.manifest.manifest import LEDGER_COUNTER_BITS
 from pulsar_ray.managed_ledger.log.manifest.manifest_log import MANIFEST, read_manifest
 from pulsar_ray.managed_ledger.log.partition_directories import partition_numbers
+from pulsar_ray.managed_ledger.log.unlisted_segments import take_unlisted
 
 TERM_FILE = "term"
 FORMER_TERM_FILE = "former-term"
@@ -109,12 +110,14 @@ def noted_url(data_dir: Path) -> str:
 def listed_files(directory: Path) -> dict[str, int]:
     """Return the durable ends of all files that count, as the newest manifest lists them.
 
-    Somebody may be writing: an open segment counts up to its last whole frame. Nothing is there for a
-    directory without a manifest. Raises what is wrong with the manifest.
+    Segments count whose records that has lost, as for recovery. Somebody may be writing: an open segment
+    counts up to its last whole frame. Nothing is there for a directory without a manifest. Raises what is
+    wrong with the manifest.
     """
     content, found = read_manifest(directory), dict[str, int]()
     if content is None:
         return found
+    take_unlisted(content)
     for ledger in content.manifest.ledgers.values():
         for segment in ledger.segments:
             is_open = ledger.is_open and segment is ledger.segments[-1]

@@ -12,7 +12,7 @@ import dataclasses
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,8 +33,10 @@ from pulsar_ray.managed_ledger.compaction.compacted_form import describe_form
 from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory, subscription_numbers
 from pulsar_ray.managed_ledger.cursor.cursor_store import LOG_NAME as CURSOR
 from pulsar_ray.managed_ledger.delayed.delayed_index import LOG_NAME as DELAYED_INDEX
-from pulsar_ray.managed_ledger.log.manifest.manifest_log import MANIFEST, read_manifest
+from pulsar_ray.managed_ledger.log.manifest.manifest_log import MANIFEST, ManifestContent, read_manifest
+from pulsar_ray.managed_ledger.log.move_note import MOVE_NOTE
 from pulsar_ray.managed_ledger.log.partition_directories import partition_numbers
+from pulsar_ray.managed_ledger.log.unlisted_segments import take_unlisted
 from pulsar_ray.managed_ledger.store.store_directory import close_to_others, holding_alone
 from pulsar_ray.managed_ledger.store.store_identity import (
     CATALOG_FILE,
@@ -136,14 +138,21 @@ def _make(path: Path) -> None:
 def _copy_catalog(source: Path, target: Path, store_id: str) -> set[int]:
     """Copy the catalog of one moment; returns the numbers of the store's partitions."""
     os.close(SYSTEM_DISK.open(target, os.O_WRONLY | os.O_CREAT))
-    try:
-        with reading_catalog(source) as catalog, contextlib.closing(sqlite3.connect(target)) as copy:
-            catalog.backup(copy)
-            copy.execute("PRAGMA journal_mode=DELETE")
-            rows = copy.execute("SELECT number FROM partition WHERE store_id = ?", (store_id,)).fetchall()
-    except sqlite3.DatabaseError as error:
-        raise BrokerPersistenceError(f"{source} cannot be copied to {target} ({error})") from None
+    with reading_catalog(source) as catalog, _writing(target) as copy:
+        catalog.backup(copy)
+        copy.execute("PRAGMA journal_mode=DELETE")
+        rows = copy.execute("SELECT number FROM partition WHERE store_id = ?", (store_id,)).fetchall()
     return {row[0] for row in rows}
+
+
+@contextlib.contextmanager
+def _writing(copy: Path) -> Iterator[sqlite3.Connection]:
+    """Connect to the copy of a catalog, whose disk may be full."""
+    try:
+        with contextlib.closing(sqlite3.connect(copy)) as connection:
+            yield connection
+    except sqlite3.OperationalError as error:
+        raise BrokerPersistenceError(f"{copy} cannot be written ({error}): see to its disk") from None
 
 
 def _forget_directories(catalog: Path, store_id: str, copied: set[int]) -> None:
@@ -151,7 +160,7 @@ def _forget_directories(catalog: Path, store_id: str, copied: set[int]) -> None:
 
     Theirs was not made yet when the backup came by, or was deleted meanwhile.
     """
-    with contextlib.closing(sqlite3.connect(catalog)) as copy:
+    with _writing(catalog) as copy:
         listed = copy.execute(
             "SELECT number FROM partition WHERE store_id = ? AND has_ledger", (store_id,)
         ).fetchall()
@@ -187,16 +196,14 @@ def _copy_files(source: Path, target: Path, progress: Progress) -> int | None:
     if not _copy_log(source, target, MANIFEST):
         _remove(target)
         return None
-    content = read_manifest(target)
-    assert content is not None
+    content = _copied_manifest(source, target)
     size = 0
     for ledger in content.manifest.ledgers.values():
         for segment in ledger.segments:
-            listed = segment._replace(directory=source)
             is_open = ledger.is_open and segment is ledger.segments[-1]
-            end = sound_end(listed) if is_open else segment.end_offset
-            copy = _fetch_bytes if is_offloaded(listed.path) else _copy_bytes
-            copy(listed.path, segment.path, end, progress)
+            end = sound_end(segment) if is_open else segment.end_offset
+            copy = _fetch_bytes if is_offloaded(segment.path) else _copy_bytes
+            copy(segment.path, target / segment.name, end, progress)
             size += end
     for kept in compacted_segments(source, content.manifest.compacted):
         path = Path(kept.path)
@@ -204,11 +211,26 @@ def _copy_files(source: Path, target: Path, progress: Progress) -> int | None:
         size += kept.end_offset
     if content.manifest.compacted is not None:
         describe_form(target, content.manifest.compacted)
-    with contextlib.suppress(FileNotFoundError):
-        _copy_bytes(source / NOTE, target / NOTE, (source / NOTE).stat().st_size, progress)
+    for note in (NOTE, MOVE_NOTE):
+        with contextlib.suppress(FileNotFoundError):
+            _copy_bytes(source / note, target / note, (source / note).stat().st_size, lambda _: None)
     _copy_epoch(source, target)
     SYSTEM_DISK.fsync_dir(target)
     return size
+
+
+def _copied_manifest(source: Path, target: Path) -> ManifestContent:
+    """Read the manifest that was copied; the segments are those of the source.
+
+    Among them are those that only recovery takes in, since the manifest has lost their records.
+    """
+    content = read_manifest(target)
+    assert content is not None
+    content.manifest.directory = source
+    for ledger in content.manifest.ledgers.values():
+        ledger.segments = [segment._replace(directory=source) for segment in ledger.segments]
+    take_unlisted(content)
+    return content
 
 
 def _copy_cursor(source: Path, target: Path, number: int) -> None:
@@ -250,14 +272,17 @@ def _copy_index(source: Path, target: Path) -> None:
 
 
 def _copy_log(source: Path, target: Path, name: str) -> bool:
-    """Copy a log up to its last whole record; False if there is none."""
+    """Copy a log; False if there is none.
+
+    A torn end belongs to it: recovery learns by that that a record may be lost.
+    """
     found = read_log_bytes(source, name)
     if found is None:
         return False
     log, content = found
     path = target / log.path.name
     with create_closed(path) as file:
-        file.write(content[: log.size])
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
     return True

@@ -15,11 +15,13 @@ import pytest
 from pulsar_ray.broker.catalog.catalog import Catalog
 from pulsar_ray.cli.target import Target
 from pulsar_ray.errors import CorruptData, DataDirectoryInUse, InvalidConfiguration, NotOurDataDirectory
+from pulsar_ray.ledger.record_log import read_records
 from pulsar_ray.maintenance.backup import adopt_copy, back_up
 from pulsar_ray.maintenance.repair import repair_directory
 from pulsar_ray.maintenance.verify import verify_directory
 from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory
 from pulsar_ray.managed_ledger.cursor.cursor_store import CursorStore, read_cursor
+from pulsar_ray.managed_ledger.log.move_note import MoveNote, read_move_note, write_move_note
 from pulsar_ray.managed_ledger.store.store_directory import StoreDirectory
 from pulsar_ray.managed_ledger.store.store_identity import read_identity
 from pulsar_ray.model.message_id import Position
@@ -232,6 +234,34 @@ def test_damage_is_copied_and_told(tmp_path: Path) -> None:
     # It was broken off, so nobody takes it for a backup.
     with pytest.raises(NotOurDataDirectory):
         adopt_copy(tmp_path / "second")
+
+
+def test_entries_that_only_recovery_finds_are_copied(tmp_path: Path) -> None:
+    """The segment itself shows whose it is (ADR 0051)."""
+    source = tmp_path / "data"
+    orders, _ = make_directory(source)
+    manifest = orders.manifest()
+    whole = manifest.read_bytes()
+    ends = [end for _, _, end in read_records(whole)][1:-1]
+    found = 0
+    for end in (*ends, len(whole) - 1):
+        manifest.write_bytes(whole[:end])
+        before = verify_directory(source)
+        if before.is_clean and before.totals.entries == 2 * MESSAGES:
+            found += 1
+            back_up(source, tmp_path / str(end), NOW_MS)
+            assert verify_directory(tmp_path / str(end)).totals == before.totals
+            log = copied(orders, tmp_path / str(end)).open()
+            assert log.last_position == Position(orders.ledger_id, MESSAGES - 1)
+            log.close()
+    assert found > 1
+
+
+def test_a_copy_knows_how_often_its_partitions_have_moved(tmp_path: Path) -> None:
+    orders, _ = make_directory(tmp_path / "data")
+    write_move_note(orders.directory, MoveNote(3))
+    back_up(tmp_path / "data", tmp_path / "copy", NOW_MS)
+    assert read_move_note(copied(orders, tmp_path / "copy").directory) == MoveNote(3)
 
 
 def test_the_commands(tmp_path: Path, run: Callable) -> None:  # type: ignore[type-arg]

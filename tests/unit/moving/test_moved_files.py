@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from pulsar_ray.managed_ledger.log.move_note import ARRIVING, DEPARTING, read_mo
 from pulsar_ray.model.message_id import EARLIEST
 from pulsar_ray.moving.moved_files import FinalFiles, MovedFiles
 from tests.stored_blocks import IDENTITY, abandon, append, change, settings
+from tests.stored_directory import newest
 from tests.unit.managed_ledger.log.test_log_recovery import entries
 
 NUMBER = IDENTITY.number
@@ -87,6 +89,22 @@ def test_the_target_goes_on_where_the_source_was(source: Path, target: Path) -> 
     assert [seq for _, seq in entries(log)] == [0, 1, 2, 3]
     positions = [position for position, _ in entries(log)]
     assert positions == sorted(set(positions))
+    log.close()
+
+
+def test_what_recovery_would_take_in_moves_too(source: Path, target: Path) -> None:
+    """A damaged manifest may be fenced before anybody recovers it."""
+    log = opened(source)
+    manifest = newest(log.directory.glob("manifest-*"))
+    size = manifest.stat().st_size
+    append(log, 3)
+    append(log, 4)
+    was = entries(log)
+    abandon(log)
+    os.truncate(manifest, size)
+    moved(source, target)
+    log = opened(target)
+    assert entries(log) == was
     log.close()
 
 
