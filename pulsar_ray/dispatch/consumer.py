@@ -46,6 +46,53 @@ class ConsumerSpec:
     chunk_limits: ChunkLimits = DEFAULT_LIMITS
 
 
+PATIENCE_MS = 1_000
+"""Suspects keep everything else from a consumer for no longer."""
+
+
+class Trial:
+    """Keeps everything else from a consumer until its suspects are settled, or for `PATIENCE_MS`."""
+
+    __slots__ = ("deliveries", "has_flowed", "is_over", "since_ms")
+
+    def __init__(self) -> None:
+        self.deliveries: dict[Delivery, None] = {}
+        """Its suspects, the last ones last; without any there is no trial."""
+        self.since_ms: int | None = None
+        """Since when it has had them, or has been kept from everything else for them."""
+        self.is_over = False
+        """It has had its suspects for so long that it gets others, too."""
+        self.has_flowed = False
+        """Whether it was given messages that are not suspect since it had suspects last."""
+
+    @property
+    def group(self) -> SuspectGroup | None:
+        """The group that is tried, of several the last."""
+        return next(reversed(self.deliveries)).group if self.deliveries else None
+
+    def go_on(self, group: SuspectGroup, now_ms: int) -> None:
+        """Begin patience with the last suspects granted: a program may take them one by one."""
+        self.is_over &= group is self.group
+        self.since_ms = now_ms
+
+    def remove(self, delivery: Delivery) -> None:
+        """A delivery has no suspects any more."""
+        group = self.group
+        del self.deliveries[delivery]
+        if not self.deliveries:
+            self.since_ms = None
+            self.is_over = self.has_flowed = False
+        elif self.group is not group:
+            # It got others only because it had had these for long.
+            self.is_over = True
+
+    def has_waited(self, now_ms: int) -> bool:
+        """Whether the consumer has waited for long, counted from when this is first asked."""
+        if self.since_ms is None:
+            self.since_ms = now_ms
+        return now_ms - self.since_ms >= PATIENCE_MS
+
+
 class Consumer:
     """Permits, pending deliveries and their numbers.
 
@@ -61,15 +108,12 @@ class Consumer:
         "deliveries",
         "granted",
         "handed_over",
-        "has_flowed",
         "is_blocked",
-        "is_trial_over",
         "nacked",
         "next_number",
         "received",
         "spec",
         "trial",
-        "trial_since_ms",
         "unacked",
         "unconfirmed",
         "window",
@@ -96,17 +140,7 @@ class Consumer:
         self.received = 0
         self.deliveries: dict[Delivery, None] = {}
         self.unconfirmed: deque[Delivery] = deque()
-        self.trial: SuspectGroup | None = None
-        """Suspects that it has: it gets nothing else until they are settled.
-
-        Of several groups the last.
-        """
-        self.is_trial_over = False
-        """It has had its suspects for so long that it gets others, too."""
-        self.trial_since_ms: int | None = None
-        """Since when it has had them, or has been kept from everything else for them."""
-        self.has_flowed = False
-        """Whether it was given messages that are not suspect since it had suspects last."""
+        self.trial = Trial()
 
     @property
     def permits(self) -> int:
@@ -132,7 +166,8 @@ class Consumer:
 
         `max_unacked` 0 means no limit.
         """
-        if self.trial is not None and not (self.is_trial_over or of_suspects):
+        trial = self.trial
+        if trial.deliveries and not (trial.is_over or of_suspects):
             return 0
         permits = self.credit - self.granted
         if not max_unacked:
@@ -143,11 +178,6 @@ class Consumer:
             self.is_blocked = False
         left = max_unacked - self.unacked
         return permits if permits < left else left
-
-    def end_trial(self) -> None:
-        """Go on as usual: it has no suspects any more."""
-        self.trial = self.trial_since_ms = None
-        self.has_flowed = self.is_trial_over = False
 
     def charge(self, delivery: Delivery) -> None:
         """Number a delivery and charge its permits; keep it until it was received."""

@@ -290,7 +290,7 @@ class Dispatcher:
 
     def on_trial(self) -> list[int]:
         """The ids of consumers that have suspects."""
-        return [i for i, consumer in self.consumers.items() if consumer.trial is not None]
+        return [i for i, consumer in self.consumers.items() if consumer.trial.deliveries]
 
     def has_handed_over(self, consumer_id: int, messages: int) -> None:
         """So many messages have left a consumer's queue, as was seen between two reports."""
@@ -406,7 +406,7 @@ class Dispatcher:
         """Why a consumer may get nothing now, None if it may."""
         if consumer.permits <= 0:
             return "its receiver queue is full"
-        if consumer.trial is not None and not consumer.is_trial_over:
+        if consumer.trial.deliveries and not consumer.trial.is_over:
             return "it works on messages of which one may have ended another consumer"
         if self.is_full_of_pending_acks:
             return (

@@ -125,10 +125,7 @@ class GrantMaker:
         self, consumer: Consumer, group: SuspectGroup, block: DispatchBlock, rows: RowSet
     ) -> list[Grant]:
         """Grant suspect rows of a block that wait in a group."""
-        if consumer.trial is not group:
-            consumer.is_trial_over = False
-        # Patience begins with the last of them: a program may take them one by one.
-        consumer.trial_since_ms = self.now_ms
+        consumer.trial.go_on(group, self.now_ms)
         return [
             self._deliver(consumer, block, part, count, group)
             for part, count in self.blocks.suspects.take(group, block, rows)
@@ -143,7 +140,7 @@ class GrantMaker:
         group: SuspectGroup | None = None,
     ) -> Grant:
         if group is None:
-            consumer.has_flowed = True
+            consumer.trial.has_flowed = True
         if block.is_batch:
             # Parts of an entry may have waited at several places; the entry has one count.
             count = self._counts.of(*block.key)

@@ -233,7 +233,7 @@ class DispatchBlocks:
         self.pending_acks += 1
         if group is not None:
             group.deliveries[delivery] = None
-            consumer.trial = group
+            consumer.trial.deliveries[delivery] = None
         return delivery
 
     def restore(
@@ -305,14 +305,10 @@ class DispatchBlocks:
             block = self.suspects.block(key)
             for part, count in self.suspects.take(group, block, rows):
                 self.put_back(block, part, count)
-        consumers = {delivery.consumer for delivery in group.deliveries}
         for delivery in group.deliveries:
+            delivery.consumer.trial.remove(delivery)
             delivery.group = None
         group.deliveries.clear()
-        for consumer in consumers:
-            if consumer.trial is group:
-                consumer.end_trial()
-                consumer.trial = next((d.group for d in consumer.deliveries if d.group is not None), None)
         self.suspects.forget(group)
 
     def end(self, delivery: Delivery) -> RowSet:
@@ -341,20 +337,9 @@ class DispatchBlocks:
             del consumer.deliveries[delivery]
             delivery.block.deliveries.remove(delivery)
         if delivery.group is not None:
-            self._tried(delivery)
+            self.suspects.settled(delivery)
         if self.watcher is not None:
             self.watcher.settled(delivery, before)
-
-    def _tried(self, delivery: Delivery) -> None:
-        group, consumer = delivery.group, delivery.consumer
-        self.suspects.tried(delivery)
-        if group is None or consumer.trial is not group:
-            return
-        left = [other.group for other in consumer.deliveries if other.group is not None]
-        if not left:
-            consumer.end_trial()
-        elif group not in left:
-            consumer.trial, consumer.is_trial_over = left[-1], True
 
     # ---- acknowledged
 

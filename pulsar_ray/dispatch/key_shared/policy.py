@@ -22,7 +22,7 @@ from pulsar_ray.dispatch.key_shared.hash_regions import (
 )
 from pulsar_ray.dispatch.key_shared.key_routes import KeyRoutes, WaitingIndex
 from pulsar_ray.dispatch.policies.policy import GrantSource, rows_that_fit
-from pulsar_ray.dispatch.suspects.turns import dispatch_to_owners, look_at_time, slots_of
+from pulsar_ray.dispatch.suspects.turns import dispatch_to_owners, end_patience, held_slots
 from pulsar_ray.errors import ConsumerBusy
 from pulsar_ray.model import row_sets
 from pulsar_ray.model.enums import KeySharedMode
@@ -111,11 +111,11 @@ class KeySharedPolicy:
         """Grant until no consumer has room or nothing is left for those who have."""
         grants: list[Grant] = []
         if self._blocks.suspects.are_known:
-            look_at_time(self.routes.consumers, source)
+            end_patience(self.routes.consumers, source)
         self._update_index(source.now_ms)
         kept: set[int] = set()
         if self._blocks.suspects.are_waiting:
-            kept = dispatch_to_owners(self.routes, self.index, self._may_try, source, grants)
+            kept = dispatch_to_owners(self.routes, self.index, self._has_others, source, grants)
         for number, consumer in enumerate(self.routes.consumers):
             # Most have no permits most of the time; asking for a blocked one's room may end that.
             if (
@@ -128,9 +128,9 @@ class KeySharedPolicy:
         self._dispatch_fresh(source, kept, grants)
         return grants
 
-    def _may_try(self, number: int, *, has_flowed: bool) -> bool:
-        """Whether suspects may come next: what waits as usual for this consumer had its turn."""
-        return has_flowed or not (self.index.ready[number] or self._blocks.fresh)
+    def _has_others(self, number: int) -> bool:
+        """Whether messages that are not suspect may wait for a consumer."""
+        return bool(self.index.ready[number] or self._blocks.fresh)
 
     def _update_index(self, now_ms: int) -> None:
         self._pass_by_fresh()
@@ -151,7 +151,7 @@ class KeySharedPolicy:
         """Hold back the slots of suspects as they are now."""
         suspects = self._blocks.suspects
         self._suspects_seen = suspects.version
-        added, freed = self.routes.hold(slots_of(suspects))
+        added, freed = self.routes.hold(held_slots(suspects))
         self._must_rebuild |= bool(added)
         self._freed.update(freed)
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from pulsar_ray.dispatch.blocks.counted_rows import size
 from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec
 from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.dispatch.policies.policy import GrantSource, rows_that_fit
 from pulsar_ray.dispatch.suspects.turns import (
-    comes_first,
-    grant_in_order,
-    outlive,
-    rows_before_suspects,
+    clear_outlived,
+    grant_waiting,
+    may_try_in_order,
+    next_run,
 )
 from pulsar_ray.errors import ConsumerBusy
 
@@ -55,21 +54,19 @@ class SingleActivePolicy:
         consumer = self.active
         if consumer is None:
             return grants
-        blocks = source.blocks
-        outlive(consumer, source)
-        while blocks.waiting_messages or blocks.suspects.are_waiting:
-            block = blocks.head()
-            suspect = blocks.suspects.lowest()
-            if suspect is not None and comes_first(suspect, block):
-                tried = grant_in_order(consumer, block, source)
-                grants += tried
-                if not tried:
+        clear_outlived(consumer, source)
+        while (run := next_run(source.blocks)) is not None:
+            block, rows, group = run
+            if group is not None:
+                before = len(grants)
+                if may_try_in_order(consumer, group, source.now_ms):
+                    grant_waiting(consumer, group, [(block.key, rows)], source, grants)
+                if len(grants) == before:
                     break
                 continue
-            room = source.room(consumer)
-            if block is None or room <= 0:
+            if (room := source.room(consumer)) <= 0:
                 break
-            fitting = size(block.waiting) if suspect is None else rows_before_suspects(block)
+            fitting = rows.bit_count()
             if fitting > room:
                 fitting = rows_that_fit(consumer, block, fitting, room)
             if not fitting:

@@ -127,11 +127,12 @@ class SuspectGroups:
                 self._leave(group, block.key, rows)
         self._forget_if_empty(block)
 
-    def tried(self, delivery: Delivery) -> None:
-        """Some of a delivery's rows were settled."""
+    def settled(self, delivery: Delivery) -> None:
+        """Some of a delivery's suspects were settled."""
         self.version += 1
         if delivery.group is not None and not delivery.rows:
             delivery.group.deliveries.pop(delivery, None)
+            delivery.consumer.trial.remove(delivery)
 
     def sweep(self) -> None:
         """Forget groups of which nothing is left."""

@@ -8,10 +8,12 @@ waits for longer than `PATIENCE_MS`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterable
+from operator import itemgetter
+from typing import NamedTuple
 
 from pulsar_ray.dispatch.blocks import counted_rows
+from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
 from pulsar_ray.dispatch.consumer import Consumer, DispatchBlock, Key, SuspectGroup
 from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.dispatch.key_shared.key_routes import KeyRoutes, WaitingIndex
@@ -19,8 +21,6 @@ from pulsar_ray.dispatch.policies.policy import GrantSource
 from pulsar_ray.dispatch.suspects.groups import SuspectGroups
 from pulsar_ray.model import row_sets
 from pulsar_ray.model.row_sets import RowSet
-
-PATIENCE_MS = 1_000
 
 
 def grant_waiting(
@@ -50,100 +50,59 @@ def _is_free_for(consumer: Consumer, group: SuspectGroup, block: DispatchBlock) 
     )
 
 
-def look_at_time(consumers: Iterable[Consumer], source: GrantSource) -> None:
+def end_patience(consumers: Iterable[Consumer], source: GrantSource) -> None:
     """Let consumers go on that have had their suspects for long."""
     for consumer in consumers:
-        if consumer.trial is None or consumer.is_trial_over:
-            continue
-        if has_waited(consumer, source.now_ms):
-            consumer.is_trial_over = True
+        trial = consumer.trial
+        if trial.deliveries and not trial.is_over and trial.has_waited(source.now_ms):
+            trial.is_over = True
             source.blocks.suspects.version += 1
-
-
-def has_waited(consumer: Consumer, now_ms: int) -> bool:
-    """Whether a consumer has suspects for long, or was kept from everything else for long."""
-    if consumer.trial_since_ms is None:
-        consumer.trial_since_ms = now_ms
-    return now_ms - consumer.trial_since_ms >= PATIENCE_MS
-
-
-def may_try(consumer: Consumer, source: GrantSource) -> bool:
-    """Whether suspects may come next: messages that wait as usual had their turn."""
-    return consumer.has_flowed or not source.blocks.waiting_messages
 
 
 # ---- one active consumer: in the order of the log
 
 
-def comes_first(suspect: DispatchBlock, block: DispatchBlock | None) -> bool:
-    """Return whether a block's first suspect lies before all rows that wait as usual.
+class Run(NamedTuple):
+    """Rows that wait next in the log: suspects of one group, or none."""
 
-    `block` is at the head of these.
-    """
-    if block is None or suspect.key < block.key:
-        return True
-    return suspect is block and _first(suspect.suspects) < _first(block.waiting)
+    block: DispatchBlock
+    rows: RowSet
+    group: SuspectGroup | None
 
 
-def rows_before_suspects(block: DispatchBlock) -> int:
-    """How many waiting rows of a block lie before its first suspect."""
-    if not block.suspects:
-        return counted_rows.size(block.waiting)
-    before = (1 << _first(block.suspects)) - 1
-    return (counted_rows.rows_of(block.waiting) & before).bit_count()
+def next_run(blocks: DispatchBlocks) -> Run | None:
+    """Find the run at the lowest place that waits."""
+    block, suspect = blocks.head(), blocks.suspects.lowest()
+    if suspect is not None and (block is None or suspect.key < block.key):
+        block = suspect
+    if block is None:
+        return None
+    waiting = counted_rows.rows_of(block.waiting)
+    both = waiting | counted_rows.rows_of(block.suspects)
+    group = None if waiting & both & -both else blocks.suspects.group_of(block)
+    rows = waiting if group is None else group.waiting[block.key]
+    others = both & ~rows
+    return Run(block, rows & ((others & -others) - 1), group)
 
 
-def outlive(consumer: Consumer, source: GrantSource) -> None:
+def clear_outlived(consumer: Consumer, source: GrantSource) -> None:
     """Clear suspects that were handed over long ago: only behind them there is more."""
     trial = consumer.trial
-    if trial is None:
+    if (group := trial.group) is None:
         return
-    if _goes_on(trial, source) or consumer.handed_over < consumer.granted:
-        consumer.trial_since_ms = source.now_ms
-    elif has_waited(consumer, source.now_ms):
-        source.blocks.release(trial)
+    run = next_run(source.blocks)
+    if (run is not None and run.group is group) or consumer.handed_over < consumer.granted:
+        trial.since_ms = source.now_ms
+    elif trial.has_waited(source.now_ms):
+        source.blocks.release(group)
 
 
-def _goes_on(trial: SuspectGroup, source: GrantSource) -> bool:
-    """Whether the rest of a tried group comes next.
-
-    Nothing that waits lies before it then.
-    """
-    lowest = source.blocks.suspects.lowest()
-    if lowest is None or not trial.waiting:
-        return False
-    return comes_first(lowest, source.blocks.head()) and source.blocks.suspects.group_of(lowest) is trial
-
-
-def grant_in_order(consumer: Consumer, head: DispatchBlock | None, source: GrantSource) -> list[Grant]:
-    """Grant the lowest suspects of one group, if nothing else waits before them."""
-    suspects = source.blocks.suspects
-    lowest = suspects.lowest()
-    if lowest is None:
-        return []
-    group = suspects.group_of(lowest)
-    is_busy = consumer.unacked > 0 and consumer.trial is not group
-    if is_busy and (consumer.trial is not None or not has_waited(consumer, source.now_ms)):
-        return []
-    rows_of = []
-    for key, rows in group.waiting.items():
-        block = suspects.block(key)
-        others = counted_rows.rows_of(block.suspects) & ~rows
-        if head is not None and key >= head.key:
-            others |= counted_rows.rows_of(head.waiting) if key == head.key else 1
-        if others:
-            rows &= (others & -others) - 1
-        if rows:
-            rows_of.append((key, rows))
-        if others:
-            break
-    grants: list[Grant] = []
-    grant_waiting(consumer, group, rows_of, source, grants)
-    return grants
-
-
-def _first(parts: list[counted_rows.CountedRows]) -> int:
-    return row_sets.first(counted_rows.rows_of(parts))
+def may_try_in_order(consumer: Consumer, group: SuspectGroup, now_ms: int) -> bool:
+    """Whether a consumer tries this group already, or may begin to."""
+    trial = consumer.trial
+    if trial.deliveries:
+        return trial.group is group
+    return not consumer.unacked or trial.has_waited(now_ms)
 
 
 # ---- Shared: to anybody who is free
@@ -153,39 +112,41 @@ def dispatch_to_free(
     consumers: Collection[Consumer], source: GrantSource, grants: list[Grant]
 ) -> Consumer | None:
     """Give suspects to consumers that hold nothing; returns one kept free for the rest."""
-    look_at_time(consumers, source)
+    end_patience(consumers, source)
     for consumer in consumers:
-        if consumer.trial is not None and consumer.trial.waiting:
-            grant_waiting(consumer, consumer.trial, consumer.trial.waiting.items(), source, grants)
-    is_tried = any(consumer.trial is not None for consumer in consumers)
-    for consumer in consumers:
-        group = _first_free(source, consumer)
-        if group is None:
-            continue
-        if consumer.trial is not None:
-            # A program that wants all there is before it acknowledges anything gets all there is.
-            is_ready = consumer.is_trial_over and not source.blocks.waiting_messages
-        elif not may_try(consumer, source):
-            continue
-        else:
-            is_kept = consumer.trial_since_ms is not None and has_waited(consumer, source.now_ms)
-            is_ready = consumer.unacked == 0 or is_kept
-        if is_ready and source.room_on_trial(consumer) > 0:
+        if (group := consumer.trial.group) is not None:
             grant_waiting(consumer, group, group.waiting.items(), source, grants)
-            is_tried = True
-    if is_tried or not any(_first_free(source, consumer) for consumer in consumers):
-        for consumer in consumers:
-            if consumer.trial is None:
-                consumer.trial_since_ms = None
+    for consumer in consumers:
+        if _is_ready(consumer, source) and (group := _first_free(source, consumer)) is not None:
+            grant_waiting(consumer, group, group.waiting.items(), source, grants)
+    untried = [consumer for consumer in consumers if not consumer.trial.deliveries]
+    if len(untried) < len(consumers) or not any(_first_free(source, consumer) for consumer in untried):
+        for consumer in untried:
+            consumer.trial.since_ms = None
         return None
     kept = min(
-        (c for c in consumers if c.trial is None and may_try(c, source) and source.room(c) > 0),
-        key=lambda consumer: (consumer.trial_since_ms is None, consumer.unacked),
+        (consumer for consumer in untried if _may_try(consumer, source) and source.room(consumer) > 0),
+        key=lambda consumer: (consumer.trial.since_ms is None, consumer.unacked),
         default=None,
     )
     if kept is not None:
-        has_waited(kept, source.now_ms)
+        kept.trial.has_waited(source.now_ms)
     return kept
+
+
+def _is_ready(consumer: Consumer, source: GrantSource) -> bool:
+    """Whether a consumer may try the next group."""
+    trial = consumer.trial
+    if trial.deliveries:
+        # A program that wants all there is before it acknowledges anything gets all there is.
+        return trial.is_over and not source.blocks.waiting_messages
+    is_kept = trial.since_ms is not None and trial.has_waited(source.now_ms)
+    return _may_try(consumer, source) and (consumer.unacked == 0 or is_kept)
+
+
+def _may_try(consumer: Consumer, source: GrantSource) -> bool:
+    """Whether suspects may come next: messages that wait as usual had their turn."""
+    return consumer.trial.has_flowed or not source.blocks.waiting_messages
 
 
 def _first_free(source: GrantSource, consumer: Consumer) -> SuspectGroup | None:
@@ -204,20 +165,11 @@ def _first_free(source: GrantSource, consumer: Consumer) -> SuspectGroup | None:
 
 # ---- Key_Shared: to the owner of the key
 
-Owned = dict[int, list[tuple[SuspectGroup, list[tuple[Key, RowSet]]]]]
-"""By number of the consumer: the groups that it owns rows of, and these."""
+RowPlace = tuple[Key, int]
+"""(key of a block, row in it), in the order of the log."""
 
 
-class MayTry(Protocol):
-    """Whether suspects may come next to a consumer.
-
-    Others may have been given to it since it had any.
-    """
-
-    def __call__(self, number: int, *, has_flowed: bool) -> bool: ...
-
-
-def slots_of(suspects: SuspectGroups) -> set[int]:
+def held_slots(suspects: SuspectGroups) -> set[int]:
     """The slots of all suspects, except of those that a consumer has had for long.
 
     Nothing else of them may go out.
@@ -227,7 +179,7 @@ def slots_of(suspects: SuspectGroups) -> set[int]:
         for key, rows in group.waiting.items():
             slots |= _slots(suspects.block(key), rows)
         for delivery in group.deliveries:
-            if not delivery.consumer.is_trial_over:
+            if not delivery.consumer.trial.is_over:
                 slots |= _slots(delivery.block, delivery.rows)
     return slots
 
@@ -239,72 +191,74 @@ def _slots(block: DispatchBlock, rows: RowSet) -> set[int]:
     return set(block.slots[row_sets.numbers_of(rows)].tolist())
 
 
-RowPlace = tuple[Key, int]
-"""(key of a block, row in it), in the order of the log."""
+class _SlotRun:
+    """Holds the suspects of a slot that come next, all of one group."""
 
+    __slots__ = ("end", "group", "last", "number", "places")
 
-def _slot(block: DispatchBlock, row: int) -> int:
-    return block.slots if isinstance(block.slots, int) else int(block.slots[row])  # type: ignore[index]
-
-
-class _Span:
-    """The waiting suspects of a slot: each group's first place, and the last key."""
-
-    __slots__ = ("firsts", "last")
-
-    def __init__(self) -> None:
-        self.firsts: dict[SuspectGroup, RowPlace] = {}
+    def __init__(self, group: SuspectGroup, number: int) -> None:
+        self.group = group
+        self.number = number
+        """The number of the consumer that may try them."""
+        self.places: list[RowPlace] = []
+        """All of the group in this slot."""
+        self.end: RowPlace = ((1 << 62, 0), 0)
+        """Where the first thing of the slot waits that is not of the group."""
         self.last: Key = (-1, -1)
+        """The last block with suspects of this slot, whatever their group."""
 
 
-def _spans(suspects: SuspectGroups) -> dict[int, _Span]:
-    """Where suspects wait, by slot."""
-    spans: dict[int, _Span] = {}
-    for group in suspects:
-        for key, rows in group.waiting.items():
-            block = suspects.block(key)
-            for row in row_sets.numbers_of(rows).tolist():
-                slot = _slot(block, row)
-                if (span := spans.get(slot)) is None:
-                    span = spans[slot] = _Span()
-                span.firsts.setdefault(group, (key, row))
-                span.last = max(span.last, key)
-    return spans
+def _slot_runs(suspects: SuspectGroups, routes: KeyRoutes) -> list[tuple[int, _SlotRun]]:
+    """Find the next suspects of each slot, without slots that another consumer drains."""
+    waiting = [
+        ((key, row), group)
+        for group in suspects
+        for key, rows in group.waiting.items()
+        for row in row_sets.numbers_of(rows).tolist()
+    ]
+    runs: dict[int, _SlotRun] = {}
+    for place, group in sorted(waiting, key=itemgetter(0)):
+        (key, row), slots = place, suspects.block(place[0]).slots
+        slot = slots if isinstance(slots, int) else int(slots[row])  # type: ignore[index]
+        if (run := runs.get(slot)) is None:
+            run = runs[slot] = _SlotRun(group, routes.number_on_trial(slot))
+        if run.group is group:
+            run.places.append(place)
+        else:
+            run.end = min(run.end, place)
+        run.last = key
+    return [(slot, run) for slot, run in runs.items() if run.number >= 0]
 
 
 def _grant_before(
+    runs: list[tuple[int, _SlotRun]],
     routes: KeyRoutes,
     index: WaitingIndex,
-    spans: dict[int, _Span],
     source: GrantSource,
     grants: list[Grant],
-) -> dict[int, RowPlace]:
+) -> None:
     """Grant what waits before the first suspect of its slot.
 
-    As far as the owners have room. Returns where the rest of each slot begins, for which suspects wait.
+    The owners get as much as they have room for. Messages that are left, or lie behind, end the run of their
+    slot: its suspects wait for them.
     """
-    parked: list[tuple[int, DispatchBlock, RowSet]] = []
+    parked: list[tuple[_SlotRun, DispatchBlock, RowSet]] = []
     of_numbers: dict[int, dict[Key, tuple[DispatchBlock, RowSet]]] = {}
-    for slot, span in spans.items():
-        number = routes.number_on_trial(slot)
-        if number < 0:
-            continue
-        key, row = min(span.firsts.values())
-        for block, rows in index.parked_through(slot, span.last):
-            parked.append((slot, block, rows))
+    for slot, run in runs:
+        key, row = run.places[0]
+        for block, rows in index.parked_through(slot, run.last):
+            parked.append((run, block, rows))
             if block.key == key:
                 rows &= (1 << row) - 1
             if rows and block.key <= key:
-                of_blocks = of_numbers.setdefault(number, {})
+                of_blocks = of_numbers.setdefault(run.number, {})
                 of_blocks[block.key] = block, rows | of_blocks.get(block.key, (block, 0))[1]
     for number, of_blocks in of_numbers.items():
         for _, (block, rows) in sorted(of_blocks.items()):
             _grant_rows(routes.consumers[number], block, rows, source, grants)
-    left: dict[int, RowPlace] = {}
-    for slot, block, rows in parked:
+    for run, block, rows in parked:
         if rows := rows & counted_rows.rows_of(block.waiting):
-            left.setdefault(slot, (block.key, row_sets.first(rows)))
-    return left
+            run.end = min(run.end, (block.key, row_sets.first(rows)))
 
 
 def _grant_rows(
@@ -319,67 +273,42 @@ def _grant_rows(
     source.blocks.queue_rest(block)
 
 
-def _owned(
-    routes: KeyRoutes,
-    suspects: SuspectGroups,
-    spans: dict[int, _Span],
-    left: dict[int, RowPlace],
-) -> Owned:
-    """Find which consumers may try which suspects.
-
-    The owner of a slot may, once nobody else has messages of it. Suspects behind something of their slot that
-    waits outside of their group have to wait for that.
-    """
-    found: Owned = {}
-    for group in suspects:
-        of_group: dict[int, dict[Key, RowSet]] = {}
-        for key, rows in group.waiting.items():
-            block = suspects.block(key)
-            for row in row_sets.numbers_of(rows).tolist():
-                slot = _slot(block, row)
-                if slot in left and left[slot] < (key, row):
-                    continue
-                firsts = spans[slot].firsts
-                if any(first < (key, row) for other, first in firsts.items() if other is not group):
-                    continue
-                number = routes.number_on_trial(slot)
-                if number >= 0:
-                    mine = of_group.setdefault(number, {})
-                    mine[key] = mine.get(key, 0) | 1 << row
-        for number, of_blocks in of_group.items():
-            found.setdefault(number, []).append((group, list(of_blocks.items())))
-    return found
-
-
 def dispatch_to_owners(
     routes: KeyRoutes,
     index: WaitingIndex,
-    may_try_next: MayTry,
+    has_others: Callable[[int], bool],
     source: GrantSource,
     grants: list[Grant],
 ) -> set[int]:
-    """Give suspects to owners that hold nothing.
+    """Give suspects to owners that hold nothing, once nobody else has messages of their slots.
 
-    Before that, they get what waits before those in their slots. Returns the numbers of those kept free.
+    Before that, they get what waits before those in their slots. `has_others` tells of a consumer, by its
+    number, whether messages that are not suspect wait for it. Returns the numbers of those kept free.
     """
+    runs = _slot_runs(source.blocks.suspects, routes)
+    _grant_before(runs, routes, index, source, grants)
+    owned: dict[int, dict[SuspectGroup, dict[Key, RowSet]]] = {}
+    for _, run in runs:
+        for key, row in run.places:
+            if (key, row) < run.end:
+                rows_of = owned.setdefault(run.number, {}).setdefault(run.group, {})
+                rows_of[key] = rows_of.get(key, 0) | 1 << row
     kept: set[int] = set()
-    spans = _spans(source.blocks.suspects)
-    left = _grant_before(routes, index, spans, source, grants)
-    of_numbers = _owned(routes, source.blocks.suspects, spans, left)
     for number, consumer in enumerate(routes.consumers):
-        groups = of_numbers.get(number, [])
-        if consumer.trial is not None:
-            mine = [(group, rows_of) for group, rows_of in groups if group is consumer.trial]
-            wants_all = consumer.is_trial_over and may_try_next(number, has_flowed=False)
-            groups = mine or (groups if wants_all else [])
-        elif not groups:
-            consumer.trial_since_ms = None
-        elif not may_try_next(number, has_flowed=consumer.has_flowed):
+        groups, trial = owned.get(number, {}), consumer.trial
+        group = min(groups, key=lambda group: group.number, default=None)
+        if trial.deliveries:
+            if trial.group in groups:
+                group = trial.group
+            elif not trial.is_over or has_others(number):
+                continue
+        elif group is None:
+            trial.since_ms = None
+        elif not trial.has_flowed and has_others(number):
             continue
-        elif not has_waited(consumer, source.now_ms) and consumer.unacked:
+        elif not trial.has_waited(source.now_ms) and consumer.unacked:
             kept.add(number)
             continue
-        if groups:
-            group, rows_of = groups[0]
-            grant_waiting(consumer, group, rows_of, source, grants)
+        if group is not None:
+            grant_waiting(consumer, group, sorted(groups[group].items()), source, grants)
     return kept

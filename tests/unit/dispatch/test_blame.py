@@ -12,12 +12,11 @@ import pytest
 
 from pulsar_ray.dispatch.blocks.block_intake import ReadBlocks
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
-from pulsar_ray.dispatch.consumer import ConsumerExit, ConsumerSpec
+from pulsar_ray.dispatch.consumer import PATIENCE_MS, ConsumerExit, ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.grant import DropQueue
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.dispatch.suspects.blame import Crash
-from pulsar_ray.dispatch.suspects.turns import PATIENCE_MS
 from pulsar_ray.managed_ledger.cursor.cursor_store import cursor_from_snapshot, snapshot_payload
 from pulsar_ray.managed_ledger.cursor.managed_cursor import CursorSubscription, ManagedCursor
 from pulsar_ray.model.enums import ConsumerType

@@ -37,8 +37,8 @@ def validate(dispatcher: Dispatcher) -> None:
         mine = [delivery for block in blocks.index.values() for delivery in block.deliveries]
         assert {d for d in mine if d.consumer is consumer} == set(consumer.deliveries)
         assert consumer.unacked == sum(delivery.messages for delivery in consumer.deliveries)
-        groups = {delivery.group for delivery in consumer.deliveries if delivery.group is not None}
-        assert consumer.trial in groups if groups else consumer.trial is None, f"trial of {consumer.spec}"
+        suspects = {delivery for delivery in consumer.deliveries if delivery.group is not None}
+        assert set(consumer.trial.deliveries) == suspects, f"trial of {consumer.spec}"
     assert dispatcher.passed_over() is None
     _validate_suspects(dispatcher)
 
