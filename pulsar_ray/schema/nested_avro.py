@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 MOST_LEVELS = 1000
@@ -27,15 +28,16 @@ def reader_of(written: Any) -> Reader:
 
     if not holds_itself(written):
         return schemaless_reader
-    named = named_types(written)
+    return partial(_read_counted, schemaless_reader, named_types(written))
 
-    def read(stream: io.BytesIO, definition: Any, wanted: Any) -> Any:
-        data = stream.getvalue()
-        if len(data) > MOST_LEVELS:  # each level takes a byte
-            _Payload(data, named).check(definition)
-        return schemaless_reader(stream, definition, wanted)
 
-    return read
+def _read_counted(
+    read: Reader, named: dict[str, Any], stream: io.BytesIO, definition: Any, wanted: Any
+) -> Any:
+    data = stream.getvalue()
+    if len(data) > MOST_LEVELS:  # each level takes a byte
+        _Payload(data, named).check(definition)
+    return read(stream, definition, wanted)
 
 
 def writer_of(definition: Any) -> Writer:
@@ -44,12 +46,12 @@ def writer_of(definition: Any) -> Writer:
 
     if not holds_itself(definition):
         return schemaless_writer
+    return partial(_write_counted, schemaless_writer)
 
-    def write(stream: io.BytesIO, definition: Any, value: Any) -> None:
-        _check_value(value)
-        schemaless_writer(stream, definition, value)
 
-    return write
+def _write_counted(write: Writer, stream: io.BytesIO, definition: Any, value: Any) -> None:
+    _check_value(value)
+    write(stream, definition, value)
 
 
 def holds_itself(definition: Any, around: frozenset[str] = frozenset()) -> bool:

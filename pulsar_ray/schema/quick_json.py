@@ -44,7 +44,11 @@ class QuickText:
     """Writes objects of a class as the text that `json.dumps(..., indent=1)` makes."""
 
     def __init__(self, codec: ClassCodec, writing: Writing) -> None:
+        self._made_of = codec, writing
         self._write = _object_writer(codec.field, writing, 1, {})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return QuickText, self._made_of
 
     def text(self, obj: Any) -> str:
         """Return the text of an object. Raises NotPlain."""
@@ -197,6 +201,9 @@ class QuickReader:
         self._containers = [(c.place, c.items, c.least, c.end) for c in self._checks if c.items is not None]
         self._known: set[tuple[type, ...]] = set()
         """Types of values that occurred together, and are those of the fields."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return QuickReader, (self._codec, self._reading)
 
     def read(self, data: bytes) -> Any:
         """Return the object of a JSON text. Raises what the codec raises."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import threading
 from collections.abc import Callable
@@ -469,6 +470,21 @@ def test_many_producers_at_once_and_a_controller_that_dies_give_each_content_one
     assert sorted(str(each) for each in found) == sorted(
         str({f"f{content}": number}) for number in range(8) for content in range(4)
     )
+
+
+@pytest.mark.parametrize("schema", [JsonSchema(Point), AvroSchema(WiderPoint), AutoSchema()], ids=str)
+def test_a_message_is_read_where_it_was_pickled_to(broker: Broker, client: Client, schema: Any) -> None:
+    topic = broker.topic()
+    kind: Any = JsonSchema if isinstance(schema, JsonSchema) else AvroSchema
+    client.create_producer(topic, schema=kind(Point)).send(Point(1))
+    consumer = client.subscribe(topic, "s", schema=schema, initial_position=EARLIEST)
+    (message,) = receive(consumer, 1)
+    pickled = pickle.dumps(message), pickle.dumps([message, pickle.loads(pickle.dumps(message))])
+    consumer.acknowledge(pickle.loads(pickled[0]))
+    client.close()
+    first, [second, third] = map(pickle.loads, pickled)
+    assert first.value() == second.value() == third.value() == message.value()
+    assert first.message_id() == message.message_id()
 
 
 def test_a_topic_that_was_made_anew_has_its_own_versions(broker: Broker, client: Client) -> None:

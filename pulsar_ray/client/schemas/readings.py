@@ -6,6 +6,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -102,6 +103,16 @@ class WrittenValues:
         self._decode: Callable[[bytes], Any] | None = None
         self._rows: Callable[[pa.RecordBatch], list[Any]] | None = None
         self._found: TopicSchema | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Take along what the registry says: a message in another process has nobody to ask."""
+        try:
+            found = self._writer()
+        except ValueError:
+            found = None  # it is met again there, before anybody is asked
+        except PulsarException as error:
+            return WrittenValues, (self._topic, self._written, self._schema, partial(_answer, error))
+        return WrittenValues, (self._topic, self._written, self._schema, partial(_answer, found))
 
     def decode(self, data: bytes) -> Any:
         """Return the value.
@@ -223,6 +234,14 @@ class WrittenValues:
         return (
             f"a value of {self._topic} {'without a schema' if version is None else f'of version {version}'}"
         )
+
+
+def _answer(found: TopicSchema | PulsarException | None, _topic: str, _version: int) -> TopicSchema:
+    """Answer as the registry did where a message was pickled."""
+    if isinstance(found, PulsarException):
+        raise found.again()
+    assert found is not None
+    return found
 
 
 def _raising(error: PulsarException) -> Callable[[bytes], Any]:

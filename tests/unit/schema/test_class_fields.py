@@ -139,6 +139,13 @@ def test_two_classes_of_one_name() -> None:
         JsonSchema(both)
 
 
+@pytest.mark.parametrize("value", [READING, MODEL, Tree(1, [Tree(2)])])
+@pytest.mark.parametrize("make", [JsonSchema, AvroSchema])
+def test_schemas_can_be_pickled(make: Any, value: object) -> None:
+    schema = make(type(value))
+    assert pickle.loads(pickle.dumps(schema)).decode(schema.encode(value)) == value
+
+
 @pytest.mark.parametrize("make", [JsonSchema, AvroSchema, ArrowSchema])
 def test_a_class_that_came_by_value_has_the_same_schema(make: Any) -> None:
     @dataclass
