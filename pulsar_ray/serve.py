@@ -35,6 +35,7 @@ from pulsar_ray.client.received.message import Message
 from pulsar_ray.errors import (
     AlreadyClosed,
     InvalidMessage,
+    MessageTooBig,
     NotAllowedError,
     PulsarException,
     Timeout,
@@ -51,6 +52,8 @@ PENDING, STARTED, RETRY = "PENDING", "STARTED", "RETRY"
 SUCCESS, FAILURE, REVOKED = "SUCCESS", "FAILURE", "REVOKED"
 _ENDS = (SUCCESS, REVOKED)
 _TASK_ID, _TASK_NAME, _REASON = "task_id", "task_name", "reason"
+_MAX_REASON_CHARACTERS = 1000
+"""A longer text of an error is cut to fit into a property."""
 _LOOK_MS = 500
 logger = logging.getLogger(__name__)
 
@@ -106,11 +109,21 @@ class _Results:
     def _follow(self) -> None:
         for message in _each(self._reader.read_next, self._is_over, self._caught_up.set):
             self._take(message)
+            # Where tasks end all the time there is never a pause.
+            if not self._caught_up.is_set() and not self._has_more():
+                self._caught_up.set()
+
+    def _has_more(self) -> bool:
+        try:
+            return self._reader.has_message_available()
+        except PulsarException:
+            return True  # asked again behind the next message
 
     def _take(self, message: Message) -> None:
         try:
-            state = json.loads(message.data())
-        except ValueError:
+            told = json.loads(message.data())
+            state = {name: told[name] for name in ("status", "result", "at")}
+        except (KeyError, TypeError, ValueError):
             logger.warning("%s is no state of a task", message.message_id())
             return
         at = message.publish_timestamp() / 1000
@@ -293,13 +306,17 @@ class TaskQueue(TaskProcessorAdapter):
         for message in _each(consumer.receive, self._is_stopped):
             try:
                 self._work(consumer, message)
-            except PulsarException:
+            except Exception:
                 # Its end could not be told or recorded: it comes again.
                 logger.exception("task %s comes again", message.properties().get(_TASK_ID))
+                with contextlib.suppress(PulsarException):
+                    consumer.negative_acknowledge(message)
 
     def _work(self, consumer: Consumer, message: Message) -> None:
         properties = message.properties()
-        task_id, name = properties.get(_TASK_ID, ""), properties.get(_TASK_NAME, "")
+        # Without an id of its own, which a task has that others publish, it must not pass for another one.
+        task_id = properties.get(_TASK_ID) or str(message.message_id())
+        name = properties.get(_TASK_NAME, "")
         known = self._followed_results().find(task_id, self._connected().operation_timeout_s)
         if known is not None and known["status"] in _ENDS:
             consumer.acknowledge(message)
@@ -308,7 +325,9 @@ class TaskQueue(TaskProcessorAdapter):
             content = json.loads(message.data())
             handler, args, kwargs = self._handlers[name], content["args"], content["kwargs"]
         except (KeyError, TypeError, ValueError) as error:
-            self._set_aside(consumer, message, f"no handler, or no task: {error!r}")
+            reason = f"no handler, or no task: {error!r}"[:_MAX_REASON_CHARACTERS]
+            self._tell(task_id, FAILURE, reason)
+            self._move(consumer, message, self._unprocessable_topic, reason)
             return
         self._tell(task_id, STARTED, None)
         try:
@@ -316,14 +335,18 @@ class TaskQueue(TaskProcessorAdapter):
             if inspect.isawaitable(result):
                 result = asyncio.run(_awaited(result))
             json.dumps(result)  # a result that cannot be told is a failure
-        except Exception as error:  # noqa: BLE001 - whatever a task raises is its failure
+        except BaseException as error:  # noqa: BLE001 - whatever a task raises is its failure; sys.exit() too
             self._failed(consumer, message, task_id, error)
             return
-        self._tell(task_id, SUCCESS, result)
+        try:
+            self._tell(task_id, SUCCESS, result)
+        except MessageTooBig as error:
+            self._failed(consumer, message, task_id, error)
+            return
         consumer.acknowledge(message)
 
-    def _failed(self, consumer: Consumer, message: Message, task_id: str, error: Exception) -> None:
-        text = f"{type(error).__name__}: {error}"
+    def _failed(self, consumer: Consumer, message: Message, task_id: str, error: BaseException) -> None:
+        text = f"{type(error).__name__}: {error}"[:_MAX_REASON_CHARACTERS]
         logger.warning("task %s failed: %s", task_id, text, exc_info=error)
         if self._max_retries == 0 or message.failures >= self._max_retries:
             self._tell(task_id, FAILURE, text)
@@ -333,10 +356,6 @@ class TaskQueue(TaskProcessorAdapter):
         else:
             self._tell(task_id, RETRY, text)
         consumer.negative_acknowledge(message)
-
-    def _set_aside(self, consumer: Consumer, message: Message, reason: str) -> None:
-        self._tell(message.properties().get(_TASK_ID, ""), FAILURE, reason)
-        self._move(consumer, message, self._unprocessable_topic, reason)
 
     def _move(self, consumer: Consumer, message: Message, topic: str, reason: str) -> None:
         properties = {**message.properties(), _REASON: reason}
