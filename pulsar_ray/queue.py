@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol, runtime_checkable
 
 import ray.cloudpickle
@@ -29,7 +30,7 @@ from pulsar_ray.client.options.policies import ConsumerDeadLetterPolicy
 from pulsar_ray.client.producer.producer import Producer
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.clock import growing_pauses_s
-from pulsar_ray.errors import AlreadyClosed
+from pulsar_ray.errors import AlreadyClosed, PulsarException
 from pulsar_ray.lane.waiting import within
 from pulsar_ray.model.enums import ConsumerType, InitialPosition
 from pulsar_ray.model.topic_name import TopicName
@@ -216,12 +217,8 @@ class Queue:
             if self.empty():
                 raise Empty
             deadline = time.monotonic() + _PROMPT_S
-        consumer = self._awake()
-        message = _received(consumer.receive_async(), deadline)
-        if message is None:
-            consumer.close()
-            raise Empty
-        return self._taken(consumer, [message])[0]
+        with self._getter() as consumer:
+            return self._taken(consumer, [_received(consumer.receive_async(), deadline)])[0]
 
     async def get_async(self, block: bool = True, timeout: float | None = None) -> Any:
         """Take an item as `get` does; one that is cancelled takes none."""
@@ -231,18 +228,30 @@ class Queue:
                 raise Empty
             deadline = time.monotonic() + _PROMPT_S
         consumer = await asyncio.to_thread(self._awake)
-        future = consumer.receive_async()
         try:
-            left_s = None if deadline == _NEVER else max(deadline - time.monotonic(), 0.0)
-            message = await within(asyncio.wrap_future(future), left_s)
-        except asyncio.TimeoutError:
-            await asyncio.to_thread(consumer.close)
-            raise Empty from None
-        except asyncio.CancelledError:
+            item = await self._item(consumer, deadline)
+        except BaseException:
             # An item that came meanwhile goes to another.
-            await asyncio.shield(asyncio.to_thread(consumer.close))
+            await asyncio.shield(asyncio.to_thread(_leave, consumer))
             raise
-        return (await asyncio.to_thread(self._taken, consumer, [message]))[0]
+        self._rest(consumer)  # at once: a cancellation must not come between
+        return item
+
+    async def _item(self, consumer: Consumer, deadline: float) -> Any:
+        left_s = None if deadline == _NEVER else max(deadline - time.monotonic(), 0.0)
+        try:
+            message = await within(asyncio.wrap_future(consumer.receive_async()), left_s)
+        except asyncio.TimeoutError:
+            raise Empty from None
+        taking = asyncio.get_running_loop().run_in_executor(None, self._taken, consumer, [message])
+        try:
+            return (await asyncio.shield(taking))[0]
+        except asyncio.CancelledError:
+            await asyncio.wait([taking])
+            if taking.exception() is None:
+                # The item has left the queue, and nobody would have it: another one is put in its place.
+                await asyncio.shield(asyncio.to_thread(self._producer().send, message.data()))
+            raise
 
     def get_nowait(self) -> Any:
         """Take an item, or raise Empty at once."""
@@ -259,15 +268,28 @@ class Queue:
             raise ValueError("'num_items' must be nonnegative")
         if (size := self.size()) < num_items:
             raise Empty(f"Cannot get {num_items} items from queue of size {size}.")
-        consumer = self._awake()
         messages: list[Message] = []
-        while len(messages) < num_items:
-            message = _received(consumer.receive_async(), time.monotonic() + _PROMPT_S)
-            if message is None:
-                consumer.close()  # what it has goes back: others were quicker
-                raise Empty(f"Cannot get {num_items} items: others took some of them meanwhile.")
-            messages.append(message)
-        return self._taken(consumer, messages)
+        with self._getter() as consumer:
+            while len(messages) < num_items:
+                try:
+                    messages.append(_received(consumer.receive_async(), time.monotonic() + _PROMPT_S))
+                except Empty:
+                    raise Empty(f"Cannot get {num_items} items: others took some meanwhile.") from None
+            return self._taken(consumer, messages)
+
+    @contextmanager
+    def _getter(self) -> Iterator[Consumer]:
+        """Lend a consumer.
+
+        After an error or an interrupt others get what it has.
+        """
+        consumer = self._awake()
+        try:
+            yield consumer
+        except BaseException:
+            _leave(consumer)
+            raise
+        self._rest(consumer)
 
     def _awake(self) -> Consumer:
         """A consumer for one getter, which asks for an item at a time.
@@ -304,7 +326,7 @@ class Queue:
         consumer.close()
 
     def _taken(self, consumer: Consumer, messages: list[Message]) -> list[Any]:
-        """Load items, and acknowledge them durably; the consumer then waits for the next getter.
+        """Load items, and acknowledge them durably.
 
         Those that cannot be loaded here have failed, and all stay in the queue.
         """
@@ -316,14 +338,9 @@ class Queue:
             except BaseException as raised:  # noqa: BLE001 - raised below; it is code of whoever put the item
                 error = error or raised
                 consumer.negative_acknowledge(message)
-        try:
-            if error is not None:
-                raise error
-            consumer.acknowledge(messages)
-        except BaseException:
-            consumer.close()
-            raise
-        self._rest(consumer)
+        if error is not None:
+            raise error
+        consumer.acknowledge(messages)
         return items
 
     def _dumped(self, item: Any) -> bytes:
@@ -391,12 +408,20 @@ def _deadline(timeout: float | None) -> float:
     return time.monotonic() + timeout
 
 
-def _received(future: Future[Message], deadline: float) -> Message | None:
-    """The message that comes in time; the consumer is to be closed if none does."""
+def _received(future: Future[Message], deadline: float) -> Message:
+    """Return the message that comes in time; raises Empty if none does."""
     try:
         return future.result(None if deadline == _NEVER else max(deadline - time.monotonic(), 0.0))
     except FutureTimeout:
-        return None if future.cancel() else future.result()
+        if future.cancel():
+            raise Empty from None
+        return future.result()
+
+
+def _leave(consumer: Consumer) -> None:
+    # One whose client was closed meanwhile has left already.
+    with suppress(PulsarException):
+        consumer.close()
 
 
 def _let_end(admin: Admin, topic: str) -> None:

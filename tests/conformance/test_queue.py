@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 import ray.util.queue
@@ -288,6 +289,54 @@ def test_coroutines_put_and_get(opened: Opened) -> None:
         return got
 
     assert asyncio.run(work()) == [0, 1, 2]
+
+
+def test_a_getter_that_is_interrupted_keeps_nothing_from_another(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, other = opened(), opened(own_client=True)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for take in (queue.get, lambda: queue.get_nowait_batch(1)):
+        other.put("kept")
+        with monkeypatch.context() as patch:
+            patch.setattr("pulsar_ray.queue._received", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                take()
+        assert other.get(timeout=20) == "kept"
+
+
+def test_a_getter_that_is_cancelled_while_it_takes_an_item_leaves_it(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = opened()
+    queue.put("kept")
+    taken = queue._taken
+
+    async def work() -> None:
+        loop, is_cancelled = asyncio.get_running_loop(), threading.Event()
+
+        def cancel() -> None:
+            getting.cancel()
+            is_cancelled.set()
+
+        def cancelled(*arguments: Any) -> list[Any]:
+            items = taken(*arguments)
+            loop.call_soon_threadsafe(cancel)
+            is_cancelled.wait(20)
+            return items
+
+        monkeypatch.setattr(queue, "_taken", cancelled)
+        getting = asyncio.create_task(queue.get_async())
+        with pytest.raises(asyncio.CancelledError):
+            await getting
+        monkeypatch.setattr(queue, "_taken", taken)
+        assert await queue.get_async(timeout=20) == "kept"
+
+    asyncio.run(work())
+    assert queue.empty()
 
 
 def test_wrong_arguments_are_named(opened: Opened, client: Client) -> None:
