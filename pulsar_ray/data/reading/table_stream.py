@@ -98,7 +98,14 @@ def batches(
             own.close()
         raise
     return TableStream(
-        consumer, own, batch_size, fill_millis, idle_millis, wanted, commits_itself=commits_itself
+        consumer,
+        own,
+        batch_size,
+        fill_millis,
+        idle_millis,
+        wanted,
+        # Without a subscription there is nothing to wait for: what is not acknowledged would pile up.
+        commits_itself=commits_itself or subscription is None,
     )
 
 
@@ -127,6 +134,11 @@ class TableStream:
         self._columns = columns
         self._commits_itself = commits_itself
         self._taken: list[pa.Table] = []
+        self._received: list[pa.Table] = []
+        """The parts of the next table that are there.
+
+        They stay if the wait for more is interrupted.
+        """
         self._next_error: PulsarException | None = None
         """Raised next, behind the rows that came before it."""
 
@@ -140,16 +152,19 @@ class TableStream:
         error, self._next_error = self._next_error, None
         if error is not None:
             raise error
-        try:
-            parts = [self._consumer.receive_arrow(self._batch_size, self._idle_millis)]
-        except Timeout:
-            raise StopIteration from None
-        parts += self._rest(parts[0].num_rows)
+        if not self._received:
+            try:
+                self._received.append(self._consumer.receive_arrow(self._batch_size, self._idle_millis))
+            except Timeout:
+                raise StopIteration from None
+        self._fill()
+        parts, self._received = self._received, []
         self._taken += parts
         whole = parts[0] if len(parts) == 1 else pa.concat_tables(parts)
         return whole.select(list(self._columns))
 
-    def _rest(self, rows: int) -> Iterator[pa.Table]:
+    def _fill(self) -> None:
+        rows = sum(part.num_rows for part in self._received)
         deadline = time.monotonic() + self._fill_s
         while rows < self._batch_size and (left_s := deadline - time.monotonic()) > 0:
             try:
@@ -160,7 +175,7 @@ class TableStream:
                 self._next_error = error
                 return
             rows += part.num_rows
-            yield part
+            self._received.append(part)
 
     def commit(self) -> None:
         """Acknowledge all tables that were taken, durably; they do not come again."""

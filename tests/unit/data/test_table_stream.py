@@ -89,3 +89,34 @@ def test_wrong_arguments_are_refused_before_anything_is_opened(broker: Broker) -
     with pytest.raises(ValueError, match="batch_size"):
         batches(topic, batch_size=0, client=client)
     assert broker.admin().topics.subscriptions(topic) == []
+
+
+def test_a_stream_that_is_interrupted_while_a_table_fills_goes_on_with_its_rows(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, topic = broker.client(), broker.topic()
+    client.create_producer(topic).send_many(numbers(0, 25))
+    stream = batches(topic, idle_millis=IDLE_MS, client=client)
+    receive, calls = stream._consumer.receive_arrow, iter(range(3))
+
+    def interrupted(rows: int, timeout_millis: int | None) -> pa.Table:
+        if next(calls) == 1:
+            raise KeyboardInterrupt
+        return receive(rows, timeout_millis)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stream._consumer, "receive_arrow", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(stream)
+    assert rest_of(stream) == numbers(0, 25)
+
+
+def test_a_stream_without_a_subscription_never_waits_for_a_commit(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, "ray", seed=1, max_pending_acks_per_subscription=5)
+    client, topic = broker.client(), broker.topic()
+    producer = client.create_producer(topic)
+    for value in numbers(0, 20):
+        producer.send(value)
+    stream = batches(topic, batch_size=1, commits_itself=False, idle_millis=IDLE_MS, client=client)
+    assert rest_of(stream) == numbers(0, 20)
+    broker.close()
