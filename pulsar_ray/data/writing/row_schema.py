@@ -164,6 +164,8 @@ def _type(kind: pa.DataType, name: str, form: str) -> Any:
             raise ValueError(
                 f"column {name[4:]!r} is a decimal, which JSON has not: cast it, or use 'avro' or 'arrow'"
             )
+        if not 0 <= kind.scale <= kind.precision:
+            raise ValueError(f"column {name[4:]!r} is of type {kind}, whose scale AVRO has not: cast it")
         return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
     if pa.types.is_struct(kind):
         return _record(kind, name, form)

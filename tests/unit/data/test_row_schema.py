@@ -64,6 +64,12 @@ def test_decimals_are_for_avro() -> None:
         row_schema("json", rows)
 
 
+@pytest.mark.parametrize("kind", [pa.decimal128(5, -2), pa.decimal128(2, 5)])
+def test_a_decimal_that_avro_has_not_is_named(kind: pa.DataType) -> None:
+    with pytest.raises(InvalidConfiguration, match=r"column 'price' is of type decimal128.* cast it"):
+        row_schema("avro", pa.struct([("price", kind)]))
+
+
 def test_columns_that_may_be_null_can_be_added_and_removed_later() -> None:
     schema = row_schema("avro", pa.struct([pa.field("a", pa.int32(), nullable=False), ("b", pa.utf8())]))
     assert schema is not None
