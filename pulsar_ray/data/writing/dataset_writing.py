@@ -12,6 +12,7 @@ import pyarrow as pa
 import ray
 import ray.data
 
+from pulsar_ray.client.options.checks import check_enum
 from pulsar_ray.data.full_store import naming_full_stores, paused, tried_while_full
 from pulsar_ray.data.writing.publishers import PUBLISHERS, Connection, Publisher
 from pulsar_ray.data.writing.publishing import Part, Sending
@@ -65,6 +66,13 @@ def write(
     Raises InvalidConfiguration for wrong columns, IncompatibleSchema, NotAllowedError for a batch behind a
     later one, and the client's own errors; without `name` those of tasks come as Ray Data raises them.
     """
+    if name is None and batch_id != 0:
+        raise InvalidConfiguration(
+            f"batch_id={batch_id!r} without a name: with both each row is stored once, without a name at "
+            "least once"
+        )
+    check_enum("hashing_scheme", hashing_scheme, HashingScheme)
+    check_enum("compression_type", compression_type, CompressionType)
     columns = {
         "value": value,
         "key": key,

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
-from pulsar_ray.data.writing.dataset_writing import sent_columns
+from pulsar_ray.data.writing.dataset_writing import sent_columns, write
 from pulsar_ray.errors import InvalidConfiguration
 
 NOTHING: dict[str, str | None] = dict.fromkeys(("value", "key", "properties", "ordering_key", "event_time"))
@@ -27,3 +29,16 @@ def test_a_column_that_is_not_there_is_named(argument: str, given: str | None) -
         InvalidConfiguration, match=f"{argument}: the Dataset has no column .* there are said"
     ):
         sent_columns(block, columns)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"batch_id": 7}, "batch_id=7 without a name"),
+        ({"hashing_scheme": "murmur"}, "hashing_scheme='murmur'"),
+    ],
+)
+def test_arguments_of_a_write_that_would_do_nothing_are_refused(wrong: dict[str, Any], named: str) -> None:
+    dataset: Any = None
+    with pytest.raises(ValueError, match=named):
+        write(dataset, "t", **wrong)
