@@ -85,7 +85,7 @@ class RangeLeases:
         try:
             # This wakes a partition that has gone to sleep, which nobody else may need for days.
             route, *others = self._cluster.resolve(lease.topic, create=False, timeout_s=CALL_TIMEOUT_S)
-            if others:  # deleted, and made anew with partitions
+            if others or route.topic != lease.topic:  # deleted, and made anew with other partitions
                 return lease
             granted = self._cluster.call_again(
                 route.address, "call", "grant_lease", arguments, timeout_s=CALL_TIMEOUT_S

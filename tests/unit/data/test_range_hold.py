@@ -217,3 +217,13 @@ def test_a_range_that_only_tasks_read_is_given_back_with_the_last_reference(brok
 @pytest.mark.parametrize(("version", "takes"), [("2.31.0", False), ("2.50.1", False), ("2.51.0", True)])
 def test_a_strategy_is_given_to_rays_that_take_it_without_a_warning(version: str, takes: bool) -> None:
     assert takes_strategies(version) is takes
+
+
+def test_nothing_is_leased_of_another_topic_that_has_the_name_now(broker: Broker) -> None:
+    topic, _, leases = held_range(broker)
+    topics = broker.admin().topics
+    topics.delete(topic, force=True)
+    topics.create_partitioned_topic(topic, 1)
+    topics.create_subscription(topic, "starts it")
+    leases.renew(0)
+    assert ends_ms(broker, f"{topic}-partition-0") == []
