@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pulsar_ray.data.planning.plan import Bound
-from pulsar_ray.errors import DataLost, TopicNotFound
+from pulsar_ray.errors import DataLost, NotConnected, TopicNotFound
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray_spark.errors import QueryInUse, QueryMismatch
 from pulsar_ray_spark.streaming.batch_limits import BatchLimits
@@ -317,3 +317,45 @@ def test_a_topic_that_is_replaced_under_a_query_ends_it_unless_messages_may_be_l
     streamer.stream()
     assert streamer.values() == [*read, *numbered(10, 20)]
     assert streamer.backlog(topic) == 0
+
+
+@pytest.mark.parametrize("is_planned", [False, True])
+@pytest.mark.parametrize(("before", "after"), [(0, 1), (0, 2), (2, 0), (3, 2)])
+def test_a_topic_that_is_made_anew_with_other_partitions_ends_a_query_unless_messages_may_be_lost(
+    broker: Broker, publish: Publish, before: int, after: int, is_planned: bool
+) -> None:
+    topic, topics = broker.topic(before), broker.admin().topics
+    streamer = Streamer(broker, topic)
+    publish(topic, numbered(9))
+    streamer.stream()
+    publish(topic, numbered(9, 30))
+    if is_planned:
+        with pytest.raises(Killed):
+            streamer.stream(killer=Killer(2))
+    topics.delete(topic, force=True)
+    topics.create_partitioned_topic(topic, after) if after else topics.create_topic(topic)
+    topics.create_subscription(topic, "keep")
+    publish(topic, numbered(30, 40))
+    for _ in range(2):
+        with pytest.raises(DataLost, match=f"{topic}.* was deleted|{topic}.*made anew since"):
+            streamer.stream()
+    streamer.may_lose = True
+    streamer.stream()
+    assert Counter(streamer.values()) == Counter([*numbered(9), *numbered(30, 40)])
+    forget_query(broker.client(), streamer.admin, NAME)
+    assert topics.subscriptions(topic) == ["keep"]
+
+
+def test_a_query_goes_on_though_former_plans_cannot_be_given_up(
+    broker: Broker, publish: Publish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pulsar_ray_spark.rounds.plan_log._APPENDS_PER_TRIM", 1)
+    topic = broker.topic()
+    streamer = Streamer(broker, topic)
+
+    def away(*_: object) -> None:
+        raise NotConnected("away for a moment")
+
+    monkeypatch.setattr(type(streamer.admin.topics), "reset_cursor", away)
+    publish(topic, numbered(10))
+    assert streamer.stream() == 1

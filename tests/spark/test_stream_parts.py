@@ -48,7 +48,9 @@ def test_intervals(given: str | float | timedelta, interval_ms: int) -> None:
     assert Trigger.from_arguments(given, None, None) == Trigger(Mode.PROCESSING_TIME, interval_ms)
 
 
-@pytest.mark.parametrize("given", ["soon", "-1 seconds", "", "10 parsecs", -1, True, float("inf"), [1]])
+@pytest.mark.parametrize(
+    "given", ["soon", "-1 seconds", "", "10 parsecs", "5 m", -1, True, float("inf"), [1]]
+)
 def test_anything_else_is_no_interval(given: str | float) -> None:
     with pytest.raises(InvalidConfiguration, match="give an interval"):
         Trigger.from_arguments(given, None, None)

@@ -222,3 +222,23 @@ def test_errors_that_may_pass_are_waited_for(queries: Queries, monkeypatch: pyte
     queries.publish(10)
     wait_until(lambda: queries.streamer.values() == numbered(10), what="the batch")
     assert query.is_active
+
+
+def test_a_batch_that_cannot_be_committed_just_now_is_committed_later_and_not_run_again(
+    queries: Queries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[int] = []
+    queries.before = lambda batch: ran.append(batch.number)
+    query = queries.start(Trigger())
+    rounds = query._batches._rounds
+    real, failures = rounds.commit, [NotConnected("away")]
+
+    def commit() -> None:
+        if failures:
+            raise failures.pop()
+        real()
+
+    monkeypatch.setattr(rounds, "commit", commit)
+    queries.publish(10)
+    query.process_all_available()
+    assert (ran, failures, query.is_active) == ([0], [], True)

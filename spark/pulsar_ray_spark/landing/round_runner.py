@@ -110,7 +110,7 @@ class RoundRunner:
 
     def ends(self) -> dict[str, Position]:
         """The position behind the last message of each partition that there is now."""
-        return self._source.ends()
+        return self._source.ends(self._rounds.last.positions)
 
     def _begin_anew(self, start: Bound) -> None:
         self._check_folder()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from pulsar_ray.admin.admin import Admin
 from pulsar_ray.client.client import Client
 from pulsar_ray.data.planning.broker_planner import BrokerPlanner
@@ -13,6 +15,7 @@ from pulsar_ray.model.message_id import MessageId
 
 NAMESPACE = "public/default"
 _APPENDS_PER_TRIM = 100
+_log = logging.getLogger(__name__)
 
 
 def log_topic(owner: str) -> str:
@@ -23,9 +26,9 @@ def log_topic(owner: str) -> str:
     return f"persistent://{NAMESPACE}/__{owner}"
 
 
-def check_name(name: str) -> None:
+def check_name(name: object) -> None:
     """Raise InvalidConfiguration for a name that no topic could have."""
-    if not name.replace("-", "").replace("_", "").isalnum():
+    if not isinstance(name, str) or not name.replace("-", "").replace("_", "").isalnum():
         raise InvalidConfiguration(f"name={name!r}: give letters, digits, - and _")
 
 
@@ -77,7 +80,16 @@ class PlanLog:
         self.last = record
         self._appended += 1
         if self._appended % _APPENDS_PER_TRIM == 0:
+            self._let_go_before(message_id)
+
+    def _let_go_before(self, message_id: MessageId) -> None:
+        try:
             self._admin.topics.reset_cursor(self._topic, self.HOLD, message_id)
+        except PulsarException as error:
+            # The record is stored, and older ones go some time later.
+            if not error.retriable:
+                raise
+            _log.warning("former records of %s are kept for longer, after %s", self._owner, error)
 
     def close(self) -> None:
         """Let others take the topic."""

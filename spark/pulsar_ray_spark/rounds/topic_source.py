@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
@@ -22,7 +22,13 @@ from pulsar_ray.data.planning.plan import (
     lost_of,
     segments_before,
 )
-from pulsar_ray.errors import DataLost, PulsarException, SubscriptionNotFound, TopicNotFound
+from pulsar_ray.errors import (
+    DataLost,
+    NotAllowedError,
+    PulsarException,
+    SubscriptionNotFound,
+    TopicNotFound,
+)
 from pulsar_ray.model.message_id import EARLIEST, Position
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.cluster import PartitionRoute
@@ -73,12 +79,13 @@ class TopicSource:
         """Names of the partitions that there are now; none of them is woken. Raises TopicNotFound."""
         return [route.topic for topic in self._names() for route in self._calls.all_routes(topic)]
 
-    def ends(self) -> dict[str, Position]:
+    def ends(self, known: Iterable[str]) -> dict[str, Position]:
         """The position behind the last stored message of each partition, which is not woken.
 
-        Raises DataLost for a topic that was deleted, unless its messages may be lost.
+        Raises DataLost for a topic that was deleted, and for a partition of `known` where a topic of its name
+        was made anew without it, unless messages may be lost.
         """
-        ends = {}
+        ends, there = {}, set()
         for topic in self._names():
             try:
                 for route in self._calls.all_routes(topic):
@@ -86,6 +93,11 @@ class TopicSource:
                     ends[route.topic] = Position(*last["position"]).next()
             except TopicNotFound:
                 self._miss(topic)
+            else:
+                there.add(TopicName.parse(topic).partitioned_full)
+        for name in known:
+            if name not in ends and TopicName.parse(name).partitioned_full in there:
+                self._miss(name)
         return ends
 
     def _miss(self, topic: str) -> None:
@@ -212,7 +224,16 @@ class TopicSource:
         return [name for name, _ in known if pattern.matches(name)]
 
     def _started(self, name: str) -> PartitionRoute:
-        (route,) = self._calls.routes(name)
+        """The route of a partition, started.
+
+        Raises TopicNotFound, also where a topic of its name was made anew with other partitions.
+        """
+        try:
+            route, *others = self._calls.routes(name)
+        except NotAllowedError as error:
+            raise TopicNotFound(error.text) from None
+        if others or route.topic != name:
+            raise TopicNotFound(f"{name} does not exist: the topic was made anew with other partitions")
         return route
 
     def _planned(

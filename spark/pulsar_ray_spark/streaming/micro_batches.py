@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -31,7 +31,7 @@ class BatchTopics(Protocol):
     def places(self, start: Bound) -> dict[str, Place]:
         """The places that a bound stands for now, of each partition; held from now on."""
 
-    def ends(self) -> dict[str, Place]:
+    def ends(self, known: Iterable[str]) -> dict[str, Place]:
         """The place behind the last message of each partition that there is now."""
 
     def measure(
@@ -106,7 +106,7 @@ class MicroBatches:
 
     def ends(self) -> dict[str, Place]:
         """The place behind the last message of each partition that there is now."""
-        return self._topics.ends()
+        return self._topics.ends(self.places)
 
     def plan_next(self, ends: Mapping[str, Place], *, limited: bool = True) -> PlannedBatch | None:
         """Plan the batch to run next, durably; None if there are no messages.
@@ -131,16 +131,22 @@ class MicroBatches:
         with self._timed("walCommit"):
             return self._rounds.plan(last.next(planned))
 
-    def run(self, batch: PlannedBatch, latest: Mapping[str, Place]) -> BatchRun:
+    def run(
+        self,
+        batch: PlannedBatch,
+        latest: Mapping[str, Place],
+        tried: Callable[[Callable[[], None]], None] = lambda step: step(),
+    ) -> BatchRun:
         """Run the planned batch, and commit it, durably.
 
-        An error of the function is raised as it is, and leaves the batch to be run again. Positions that
-        cannot be acknowledged just now are with the next batch.
+        `tried` makes the commit, again after errors that may pass. An error of the function is raised as it
+        is, and leaves the batch to be run again. Positions that cannot be acknowledged just now are with the
+        next batch.
         """
         with self._timed("addBatch"):
             rows = self._run(batch)
         with self._timed("commitOffsets"):
-            self._rounds.commit()
+            tried(self._rounds.commit)
             self._release()
         return BatchRun(batch, rows, latest, dict(self._durations_ms))
 

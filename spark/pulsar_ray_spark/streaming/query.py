@@ -27,7 +27,7 @@ _UNITS_MS = {
     "hour": 3_600_000,
     "day": 86_400_000,
 }
-_INTERVAL = re.compile(r"\s*(\d+)\s*([a-z]+?)s?\s*")
+_INTERVAL = re.compile(r"\s*(\d+)\s*([a-z]+)\s*")
 
 
 class Mode(Enum):
@@ -75,7 +75,7 @@ def _interval_ms(value: str | float | timedelta) -> int:
         interval_ms: float = value / timedelta(milliseconds=1)
     elif isinstance(value, str):
         match = _INTERVAL.fullmatch(value.lower())
-        unit = _UNITS_MS.get(match[2]) or _UNITS_MS.get(match[2] + "s") if match else None
+        unit = _UNITS_MS.get(match[2]) or _UNITS_MS.get(match[2].removesuffix("s")) if match else None
         interval_ms = int(match[1]) * unit if match and unit else -1
     elif isinstance(value, bool) or not isinstance(value, int | float):
         interval_ms = -1
@@ -253,7 +253,7 @@ class StreamingQuery(RunningRounds):
             self._tell("Waiting for data to arrive")
             return False
         self._tell("Processing new data", available=True, active=True)
-        done = self._batches.run(batch, ends)
+        done = self._batches.run(batch, ends, self._tried)
         self._progress.append(
             describe_progress(
                 self._batches.identity, self._run_id, done, began_ms, self._former_ms, self._clock.now_ms()

@@ -19,7 +19,7 @@ from pulsar_ray.data.planning.plan import (
     ReadRange,
     check_nothing_lost,
 )
-from pulsar_ray.errors import PulsarException, SubscriptionNotFound, TopicNotFound
+from pulsar_ray.errors import NotAllowedError, PulsarException, SubscriptionNotFound, TopicNotFound
 from pulsar_ray.model.message_id import MessageId, Position
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray_spark.errors import QueryInUse
@@ -48,9 +48,9 @@ class QueryTopics:
             for name, position in self._source.first_positions(start).items()
         }
 
-    def ends(self) -> dict[str, Place]:
-        """The place behind the last message of each partition; none is woken."""
-        return {name: Place(end) for name, end in self._source.ends().items() if end.ledger_id >= 0}
+    def ends(self, known: Iterable[str]) -> dict[str, Place]:
+        """The place behind the last message of each partition; see `TopicSource.ends`."""
+        return {name: Place(end) for name, end in self._source.ends(known).items() if end.ledger_id >= 0}
 
     def measure(
         self, partition: str, first: Place, end: Place, messages: int, stored_bytes: int, takes_one: bool
@@ -113,6 +113,7 @@ class QueryTopics:
         start: Bound = "earliest" if first == BEGINNING else _at(index, first)
         with ExitStack() as lease:
             try:
+                self._source.held(partition)
                 plan = lease.enter_context(self._planner.plan([partition], start, _at(index, end)))
             except TopicNotFound:
                 if not self._may_lose:
@@ -159,7 +160,8 @@ def forget_query(client: Client, admin: Admin, name: str) -> None:
         return
     with open_plans(client, admin, name) as plans:
         for partition in _partitions(plans.last):
-            with suppress(TopicNotFound, SubscriptionNotFound):
+            # A partition may be none of its topic any more, which was deleted and made anew.
+            with suppress(TopicNotFound, SubscriptionNotFound, NotAllowedError):
                 admin.topics.unsubscribe(partition, subscription_of(name), force=True)
     admin.topics.delete(plan_topic(name), force=True)
 
