@@ -647,3 +647,55 @@ def test_a_landing_has_begun_when_its_folder_can_be_read(broker: Broker, tmp_pat
     )
     with pytest.raises(LandingMismatch, match="was begun with topics="):
         other.await_begin()
+
+
+def test_a_start_that_is_interrupted_leaves_no_landing_behind(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lander = Lander(broker, broker.topic(), tmp_path / "landed")
+    log = lander.log()
+    landing = Landing(NAME, lambda _: lander.runner(log), "earliest", 60)
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(landing._begun, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        landing.await_begin()
+    assert not landing.is_active
+    log.close()
+
+
+def test_a_landing_that_is_stopped_while_it_waits_for_its_broker_has_not_failed() -> None:
+    tried = threading.Event()
+
+    def open_runner(_: object) -> RoundRunner:
+        tried.set()
+        raise NotConnected("away")
+
+    landing = Landing(NAME, open_runner, "earliest", 60)
+    assert tried.wait(20)
+    landing.stop()
+    assert landing.await_termination()
+    assert (landing.status["message"], landing.exception()) == ("Stopped", None)
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 2), (2, 0), (3, 2)])
+def test_a_topic_that_is_made_anew_with_other_partitions_ends_a_landing_unless_messages_may_be_lost(
+    broker: Broker, publish: Publish, tmp_path: Path, before: int, after: int
+) -> None:
+    topic, topics = broker.topic(before), broker.admin().topics
+    lander = Lander(broker, topic, tmp_path / "landed")
+    publish(topic, numbered(9))
+    lander.land()
+    publish(topic, numbered(9, 30))
+    topics.delete(topic, force=True)
+    topics.create_partitioned_topic(topic, after) if after else topics.create_topic(topic)
+    topics.create_subscription(topic, "keep")
+    publish(topic, numbered(30, 40))
+    for _ in range(2):
+        with pytest.raises(DataLost, match=f"{topic}.* was deleted|{topic}.*made anew since"):
+            lander.land()
+    lander.fail_on_data_loss = False
+    lander.land()
+    assert Counter(lander.values()) == Counter([*numbered(9), *numbered(30, 40)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -148,7 +149,7 @@ def _check_avro(avro_schema: str | None, columns: Sequence[str]) -> None:
 def _check_sizes(until: object, interval: object, max_bytes_per_file: object) -> None:
     if until not in (None, "latest"):
         raise InvalidConfiguration(f'until={until!r}: give "latest", or nothing to go on')
-    if not isinstance(interval, (int, float)) or not interval > 0:
+    if not isinstance(interval, (int, float)) or not 0 < interval <= threading.TIMEOUT_MAX:
         raise InvalidConfiguration(f"interval={interval!r}: give seconds, more than 0")
     if not isinstance(max_bytes_per_file, int) or max_bytes_per_file < 1:
         raise InvalidConfiguration(

@@ -75,7 +75,12 @@ class Landing(RunningRounds):
 
         Raises the landing's error if that came first.
         """
-        self._begun.wait()
+        try:
+            self._begun.wait()
+        except BaseException:
+            # Interrupted: nobody has the handle, to stop it by.
+            self.stop()
+            raise
         self._raise_error()
 
     def _raise_error(self) -> None:
@@ -94,6 +99,9 @@ class Landing(RunningRounds):
                     self._land_on(runner, self._interval_s)
             self._message = "Stopped" if self._stopping.is_set() else "Ended: everything is landed"
         except Exception as error:  # noqa: BLE001 - given to whoever asks
+            if self._stopping.is_set() and self._may_pass(error):
+                self._message = "Stopped"
+                return
             self._error = error
             self._message = f"Failed: {error}"
             _log.error("landing %s failed: %s", self._name, error)
