@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+from pathlib import Path
 
 MFD_CLOEXEC = 0x1
 MFD_ALLOW_SEALING = 0x2
@@ -18,6 +19,9 @@ F_ADD_SEALS = 1033
 F_GET_SEALS = 1034
 F_SEAL_SHRINK = 0x2
 F_SEAL_GROW = 0x4
+
+_RENAME_EXCHANGE = 2
+_AT_FDCWD = -100
 
 # Younger system calls have one number on all architectures that Ray runs on.
 _PIDFD_SEND_SIGNAL = 424
@@ -42,6 +46,20 @@ def memfd_create(name: str, flags: int = MFD_CLOEXEC) -> int:
     except AttributeError:
         raise OSError(errno.ENOSYS, "the C library has no memfd_create") from None
     return _done(create(os.fsencode(name), ctypes.c_uint(flags)))
+
+
+def exchange(first: Path, second: Path) -> None:
+    """Give two files or directories each other's names at once.
+
+    Raises OSError: of ENOENT if one is not there, of EINVAL or ENOSYS if the file system cannot.
+    """
+    try:
+        rename = _libc.renameat2  # its number is not the same everywhere
+    except AttributeError:
+        raise OSError(errno.ENOSYS, "the C library has no renameat2") from None
+    here = ctypes.c_int(_AT_FDCWD)
+    names = os.fsencode(first), os.fsencode(second)
+    _done(rename(here, names[0], here, names[1], ctypes.c_uint(_RENAME_EXCHANGE)))
 
 
 def _done(result: int) -> int:

@@ -14,6 +14,7 @@ from pulsar_ray.errors import CorruptData, JournalDamaged, PulsarException
 from pulsar_ray.format.checksum import Buffer
 from pulsar_ray.journal.objects import ledger_of
 from pulsar_ray.journal.ownership import first_epoch, first_ledger, first_term
+from pulsar_ray.kernel_calls import exchange
 from pulsar_ray.ledger.directory_owner import create_epoch_file
 from pulsar_ray.ledger.disk import SYSTEM_DISK, write_whole
 from pulsar_ray.ledger.offloaded import Offloaded, Piece, note_of, offloaded_names, read_note, write_note
@@ -294,9 +295,14 @@ class StoreFiles:
         for path in staged.rglob("*"):
             _sync(path)
         _sync(staged)
-        shutil.rmtree(target, ignore_errors=True)
-        staged.rename(target)
+        try:
+            # Without its partition for a moment, a store that dies there would be taken for a copy.
+            exchange(staged, target)
+        except OSError:
+            shutil.rmtree(target, ignore_errors=True)
+            staged.rename(target)
         _sync(self._root)
+        shutil.rmtree(staged, ignore_errors=True)
         self._terms[partition] = Term(term, first_ledger=first)
 
     def remove(self, partition: str, term: int) -> None:

@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +34,19 @@ def test_what_is_no_pid(pid: int) -> None:
     with pytest.raises(OSError) as failure:
         kernel_calls.pidfd_open(pid)
     assert failure.value.errno == errno.EINVAL
+
+
+def test_two_directories_change_places_at_once(tmp_path: Path) -> None:
+    first, second = tmp_path / "ä", tmp_path / "b"
+    for place in (first, second):
+        place.mkdir()
+        (place / place.name).touch()
+    kernel_calls.exchange(first, second)
+    assert [path.name for path in first.iterdir()] == ["b"]
+    assert [path.name for path in second.iterdir()] == ["ä"]
+    with pytest.raises(FileNotFoundError):
+        kernel_calls.exchange(first, tmp_path / "none")
+    assert first.is_dir()
 
 
 def test_sealed_memory_can_neither_shrink_nor_grow() -> None:

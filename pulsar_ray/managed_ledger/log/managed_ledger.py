@@ -269,7 +269,12 @@ class ManagedLedger:
         all the same, and `has_begun` once the disk has taken a manifest (ADR 0072).
         """
         opened = open_log(directory, identity, now_ms, must_exist, acquire_lock, disk)
-        note_arrival(directory)
+        try:
+            note_arrival(directory)
+        except BaseException:
+            # This process would be kept out by the lock that nobody gives back.
+            opened.owner.close()
+            raise
         manifest = opened.manifest
         manifest.next_ledger_counter = max(manifest.next_ledger_counter, first_ledger)
         log = RecordLog(opened.owner, MANIFEST, disk)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from pulsar_ray.errors import ChecksumError, Fenced, NotAllowedError, WrongNode
 from pulsar_ray.format.checksum import checksum
 from pulsar_ray.journal.store_files import read_term
+from pulsar_ray.ledger.disk import SYSTEM_DISK
 from pulsar_ray.ledger.segment_file import parse_segment_name, segment_name
 from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory
 from pulsar_ray.managed_ledger.cursor.cursor_store import CursorStore
@@ -105,6 +107,23 @@ def test_what_recovery_would_take_in_moves_too(source: Path, target: Path) -> No
     moved(source, target)
     log = opened(target)
     assert entries(log) == was
+    log.close()
+
+
+def test_a_disk_without_room_for_the_arrival_keeps_nobody_out_for_ever(
+    source: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved(source, target)
+    with monkeypatch.context() as full:
+
+        def refuses(*_: object) -> None:
+            raise OSError(errno.ENOSPC, "no room")
+
+        full.setattr(SYSTEM_DISK, "rename", refuses)
+        with pytest.raises(OSError, match="no room"):
+            opened(target)
+    log = opened(target)
+    assert read_move_note(log.directory).state == ""
     log.close()
 
 

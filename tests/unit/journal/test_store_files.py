@@ -1,0 +1,60 @@
+"""The directory of a store, as its journal changes it."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pulsar_ray.journal import store_files
+from pulsar_ray.journal.store_files import StoreFiles
+
+PARTITION = "7"
+
+
+class Died(BaseException):
+    """The process ends here."""
+
+
+def install(root: Path, term: int) -> None:
+    files = StoreFiles(root)
+    files.discard_staged(PARTITION)
+    files.stage(PARTITION, "manifest-1", b"of term %d" % term)
+    files.install(PARTITION, term)
+
+
+def test_a_partition_that_comes_back_is_in_its_place_at_each_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store without something that it shipped is taken for a copy, and serves nothing any more."""
+    install(tmp_path, 1)
+    remove = shutil.rmtree
+
+    def removed_and_died(path: Path, *, ignore_errors: bool) -> None:
+        if path.exists():
+            remove(path, ignore_errors=ignore_errors)
+            raise Died
+
+    monkeypatch.setattr(shutil, "rmtree", removed_and_died)
+    with pytest.raises(Died):
+        install(tmp_path, 2)
+    monkeypatch.undo()
+    assert StoreFiles(tmp_path).term(PARTITION) == 2
+    assert (tmp_path / PARTITION / "manifest-1").read_bytes() == b"of term 2"
+    install(tmp_path, 3)
+    assert [path.name for path in tmp_path.iterdir()] == [PARTITION]
+
+
+def test_a_file_system_that_exchanges_nothing_takes_partitions_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(first: Path, second: Path) -> None:
+        raise OSError(errno.EINVAL, f"{first} and {second} cannot change places")
+
+    monkeypatch.setattr(store_files, "exchange", refuses)
+    for term in (1, 2):
+        install(tmp_path, term)
+        assert StoreFiles(tmp_path).term(PARTITION) == term
+    assert [path.name for path in tmp_path.iterdir()] == [PARTITION]
