@@ -171,10 +171,16 @@ def remove_partition(directory: Path) -> None:
 
 
 class StoreFiles:
-    """Implements `Directory` over the partitions of one store that are in its journal."""
+    """Implements `Directory` over the partitions of one store that are in its journal.
+
+    It removes the unfinished restores of former lives.
+    """
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        for unfinished in root.glob(f"*{_STAGED}"):
+            # Another store may have it by now: nobody would ask for the rest.
+            shutil.rmtree(unfinished, ignore_errors=True)
         self._terms: dict[str, Term] = {}
         for number in partition_numbers(root):
             if (term := read_term(root / str(number))) is not None and not term.is_left_out:

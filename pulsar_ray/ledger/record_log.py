@@ -268,7 +268,10 @@ class RecordLog:
 
     def _remove_older(self) -> None:
         # One that cannot be removed does no harm: it is never the newest, and the next rewrite removes it.
-        for _, path in _log_files(self._owner.path, self._name)[:-1]:
+        older = [path for _, path in _log_files(self._owner.path, self._name)[:-1]]
+        # Former owners have left these when they died in a rewrite, or when the disk had no room for one.
+        older += self._owner.path.glob(f"{self._name}-*.new")
+        for path in older:
             with contextlib.suppress(OSError):
                 self._disk.unlink(path)
 

@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk
+from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk, write_whole
 
 NOTE = "wake-at"
 WAS_AWAKE = 0
@@ -38,14 +38,9 @@ def write_wake_time(directory: Path, wake_at_ms: int | None, disk: Disk = SYSTEM
         if not path.exists():
             return
         path.unlink(missing_ok=True)
+        disk.fsync_dir(directory)
     else:
-        staged = path.with_suffix(".new")
-        with staged.open("w") as file:
-            file.write(str(wake_at_ms))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(staged, path)
-    disk.fsync_dir(directory)
+        write_whole(disk, path, str(wake_at_ms).encode())
 
 
 def mark_awake(directory: Path) -> None:

@@ -47,6 +47,12 @@ def test_a_partition_that_comes_back_is_in_its_place_at_each_moment(
     assert [path.name for path in tmp_path.iterdir()] == [PARTITION]
 
 
+def test_what_a_former_life_did_not_finish_restoring_goes(tmp_path: Path) -> None:
+    StoreFiles(tmp_path).stage(PARTITION, "manifest-1", b"half of it")
+    assert StoreFiles(tmp_path).partitions() == []
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_file_system_that_exchanges_nothing_takes_partitions_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,19 @@ def test_a_new_epoch_starts_a_new_file_and_removes_the_older_ones(tmp_path: Path
     with pytest.raises(Fenced):
         former.append([(2, "late")])
     assert records(tmp_path) == SNAPSHOT
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_what_a_former_owner_could_not_finish_takes_no_room_for_ever(tmp_path: Path, code: int) -> None:
+    _, former = start(tmp_path, disk := FaultyDisk())
+    disk.fail("fdatasync", code)
+    with pytest.raises(OSError, match=os.strerror(code)):
+        former.rewrite(SNAPSHOT * 100)
+    former.close()
+    (tmp_path / "manifesto-9.new").touch()
+    _, log = start(tmp_path)
+    left = {path.name for path in tmp_path.glob("manifest*")}
+    assert left == {log.path.name, "manifesto-9.new"}
 
 
 def test_a_former_owner_that_rewrites_late_is_not_read(tmp_path: Path) -> None:
