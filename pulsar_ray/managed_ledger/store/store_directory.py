@@ -31,6 +31,7 @@ from pulsar_ray.managed_ledger.store.store_identity import (
 )
 
 _RETRY_SECONDS = 0.05
+_MADE_SECONDS = 5.0
 # Files that a file system or a desktop leaves in a directory, which is empty for us all the same.
 _IGNORED = {"lost+found", ".DS_Store", "store.json.new", "store.lock", "cluster.lock", "run"}
 
@@ -141,16 +142,21 @@ def create_store(path: Path) -> tuple[StoreIdentity, bool]:
     The store is of no cluster yet. Returns the identity, and whether it is new.
 
     Raises NotOurDataDirectory, NetworkFileSystem, UnsupportedFormatVersion, CorruptData, UntrustedPath,
-    BrokerPersistenceError if it cannot be made.
+    BrokerPersistenceError if it cannot be made, DataDirectoryInUse if somebody works there and no store is.
     """
     check_store_directory(path)
     try:
-        identity = read_identity(path)
-        return (
-            (identity, False)
-            if identity
-            else (write_identity(path, new_identity(is_of_ray_cluster=True)), True)
-        )
+        if (identity := read_identity(path)) is not None:
+            return identity, False
+        # Of two that make a store at once, or a broker that does, one alone may say which it is.
+        deadline = time.monotonic() + _MADE_SECONDS
+        lock = _lock(path / "store.lock", f"pulsar-ray init-store, process {os.getpid()}", deadline)
+        try:
+            if (identity := read_identity(path)) is not None:
+                return identity, False
+            return write_identity(path, new_identity(is_of_ray_cluster=True)), True
+        finally:
+            lock.release()
     except OSError as error:
         raise _unusable(path, error) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -10,6 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,7 @@ from pulsar_ray.errors import (
     UntrustedPath,
     WrongNode,
 )
+from pulsar_ray.managed_ledger.store import store_directory
 from pulsar_ray.managed_ledger.store.store_directory import (
     StoreDirectory,
     check_is_store,
@@ -33,7 +36,7 @@ from pulsar_ray.managed_ledger.store.store_directory import (
     hold_cluster_lock,
     is_mount,
 )
-from pulsar_ray.managed_ledger.store.store_identity import read_identity
+from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity, new_identity, read_identity
 from tests.other_user import SOMEBODY, needs_root
 
 _HOLDER = """
@@ -155,6 +158,24 @@ def test_a_store_is_made_once(tmp_path: Path) -> None:
         create_store(tmp_path)
     assert is_mount(Path("/proc/self"))
     assert not is_mount(Path("/this-is-not-there/nor-this"))
+
+
+def test_of_several_that_make_a_store_at_once_one_makes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another identity would be written over one that is served already."""
+    together = threading.Barrier(2)
+
+    def when_both_are_there(**fields: bool) -> StoreIdentity:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            together.wait(0.3)
+        return new_identity(**fields)
+
+    monkeypatch.setattr(store_directory, "new_identity", when_both_are_there)
+    with ThreadPoolExecutor(2) as threads:
+        made = list(threads.map(create_store, [tmp_path, tmp_path]))
+    assert sorted(is_new for _, is_new in made) == [False, True]
+    assert {identity for identity, _ in made} == {read_identity(tmp_path)}
 
 
 def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
