@@ -22,6 +22,8 @@ class Kind(Enum):
     CATALOG = "catalog"
     PARTITION = "partition"
     """A directory that should be there, or belongs to another partition."""
+    NOTE = "note"
+    """A partition's note of its moves, or of its terms in an object store."""
     EPOCH = "epoch"
     MANIFEST = "manifest"
     SEGMENT = "segment"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from pulsar_ray.broker.partition.topic_compaction import compacted_segments
 from pulsar_ray.broker.subscription.delayed.delayed_tracker import index_directory
 from pulsar_ray.errors import CorruptData, UnsupportedFormatVersion
 from pulsar_ray.format.block import verify_block
+from pulsar_ray.journal.store_files import read_former_term, read_term
 from pulsar_ray.ledger.directory_owner import read_epoch_slots
 from pulsar_ray.ledger.reader import SegmentGone
 from pulsar_ray.ledger.segment_file import parse_segment_name
@@ -26,6 +27,7 @@ from pulsar_ray.managed_ledger.delayed.delayed_index import verify_index
 from pulsar_ray.managed_ledger.log.manifest.manifest import LedgerInfo, Manifest
 from pulsar_ray.managed_ledger.log.manifest.manifest_log import NOTHING, ManifestContent, read_manifest
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import TopicIdentity
+from pulsar_ray.managed_ledger.log.move_note import read_move_note
 from pulsar_ray.managed_ledger.log.partition_directories import identity_of_segments
 from pulsar_ray.managed_ledger.log.unlisted_segments import take_unlisted
 from pulsar_ray.model.message_id import EARLIEST, LATEST, Position
@@ -65,6 +67,7 @@ def _look(directory: Path, cluster_id: str, progress: Progress) -> Findings:
         return findings
     identity = content.manifest.identity
     findings.add(*_strange(directory, identity, cluster_id))
+    findings.add(*_damaged_notes(directory, identity))
     cursors = _check_cursors(directory, content.manifest, findings)
     proven = _proven_entries(content, cursors)
     for ledger in content.manifest.ledgers.values():
@@ -105,6 +108,16 @@ def _strange(directory: Path, identity: TopicIdentity, cluster_id: str) -> Itera
         yield replace(damage, reason=f"it holds partition number {identity.number}")
     if identity.cluster_id and cluster_id and identity.cluster_id != cluster_id:
         yield replace(damage, reason=f"it is of cluster {identity.cluster_id}, the store of {cluster_id}")
+
+
+def _damaged_notes(directory: Path, identity: TopicIdentity) -> Iterable[Damage]:
+    """Yield unreadable notes of a partition's moves, and of its terms in the journal."""
+    reads: tuple[Callable[[Path], object], ...] = (read_move_note, read_term, read_former_term)
+    for read in reads:
+        try:
+            read(directory)
+        except CorruptData as error:
+            yield Damage(Kind.NOTE, error.path, error.text, topic=identity.topic)
 
 
 # --- cursors

@@ -24,6 +24,7 @@ from pulsar_ray.maintenance.rebuilding import RebuiltManifest, rebuild_manifest,
 from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory
 from pulsar_ray.managed_ledger.log.manifest.manifest_log import ManifestContent, read_manifest
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import Subscription, TopicIdentity
+from pulsar_ray.managed_ledger.log.move_note import MOVE_NOTE
 from pulsar_ray.managed_ledger.log.unlisted_segments import take_unlisted
 
 SET_ASIDE = "repaired"
@@ -116,6 +117,10 @@ def repairs_of(
     if Kind.VERSION in by_kind:
         return []
     repairs = [_new_epoch(damage) for damage in by_kind.get(Kind.EPOCH, ())]
+    for damage in by_kind.get(Kind.NOTE, ()):
+        if (note := Path(damage.path)).name == MOVE_NOTE:
+            text = "taken away: the catalog says where the partition is"
+            repairs.append(_repair(damage, text, partial(SetAside.take, path=note)))
     if Kind.MANIFEST in by_kind:
         return repairs + list(_new_manifest(directory, by_kind[Kind.MANIFEST][0], cluster_id, by_catalog))
     content = read_manifest(directory)

@@ -37,6 +37,8 @@ from tests.unit.maintenance.test_verify import (
     spoil_epoch,
     spoil_index,
     spoil_manifest,
+    spoil_move_note,
+    spoil_term,
 )
 
 __all__ = ["run"]
@@ -82,6 +84,7 @@ def entries(topic: StoredTopic) -> int:
         lose_epoch,
         spoil_cursor_epoch,
         spoil_header,
+        spoil_move_note,
         spoil_all,
     ],
 )
@@ -158,6 +161,15 @@ def test_the_former_files_are_kept(tmp_path: Path) -> None:
         assert (report.kept / path.relative_to(tmp_path)).read_bytes() == content
     kept = report.kept / orders.segment.relative_to(tmp_path)
     assert kept.with_name(f"{kept.name}.front").read_bytes() == front
+
+
+def test_a_term_that_only_the_object_store_knows_stays_named(tmp_path: Path) -> None:
+    orders, _ = make_directory(tmp_path)
+    spoil_term(orders)
+    report = repair_directory(tmp_path, NOW_MS, is_dry_run=False, cuts_damaged=True)
+    assert report.repairs == []
+    (damage,) = report.left.damages
+    assert (damage.kind, damage.topic) == (Kind.NOTE, orders.name)
 
 
 def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:

@@ -148,6 +148,14 @@ def spoil_epoch(topic: StoredTopic) -> None:
         flip(topic.directory / "epoch", slot + 9)
 
 
+def spoil_move_note(topic: StoredTopic) -> None:
+    (topic.directory / "moved").write_bytes(b"[1")
+
+
+def spoil_term(topic: StoredTopic) -> None:
+    (topic.directory / "term").write_bytes(b"")
+
+
 def lose_directory(topic: StoredTopic) -> None:
     shutil.rmtree(topic.directory)
 
@@ -162,6 +170,8 @@ def lose_directory(topic: StoredTopic) -> None:
         (spoil_index, Kind.DELAYED_INDEX, True),
         (lose_index_run, Kind.DELAYED_INDEX, True),
         (spoil_epoch, Kind.EPOCH, False),
+        (spoil_move_note, Kind.NOTE, False),
+        (spoil_term, Kind.NOTE, False),
         (lose_directory, Kind.PARTITION, False),
     ],
 )
