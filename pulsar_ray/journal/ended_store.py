@@ -6,7 +6,6 @@ Nothing is deleted. It stays on the same disk: a data directory may be a whole v
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from pulsar_ray.closed_places import make_closed_directory
 from pulsar_ray.journal.objects import CatalogEntry
 from pulsar_ray.journal.ownership import NOBODY
 from pulsar_ray.journal.store_files import LIFE_FILE, TERM_FILE, read_term, write_former_term
-from pulsar_ray.ledger.disk import SYSTEM_DISK
+from pulsar_ray.ledger.disk import SYSTEM_DISK, write_whole
 from pulsar_ray.managed_ledger.log.partition_directories import partition_numbers
 from pulsar_ray.managed_ledger.store.store_identity import (
     CATALOG_FILE,
@@ -45,7 +44,7 @@ def put_aside(
     if not (aside / STORE_FILE).exists():
         write_identity(aside, identity)
     if (data_dir / LIFE_FILE).exists():
-        shutil.copyfile(data_dir / LIFE_FILE, aside / LIFE_FILE)
+        write_whole(SYSTEM_DISK, aside / LIFE_FILE, (data_dir / LIFE_FILE).read_bytes())
     for name in (CATALOG_FILE, *(CATALOG_FILE + end for end in ("-wal", "-shm"))):
         if (data_dir / name).exists():  # another node has the catalog by now
             os.rename(data_dir / name, aside / name)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pulsar_ray.errors import CorruptData, Fenced, UnsupportedFormatVersion, WrongNode
 from pulsar_ray.format.checksum import checksum
-from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk, require_local_file_system
+from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk, make_closed, require_local_file_system
 from pulsar_ray.ledger.owner_lock import HeldLock, take_lock
 
 _SLOT = struct.Struct("<IIQ")  # magic, version, epoch; a checksum of these follows
@@ -76,7 +76,7 @@ class DirectoryOwner:
         UnsupportedFormatVersion.
         """
         if create:
-            _make_directories(path, disk)
+            make_closed(path, disk)
         elif not (path / "epoch").is_file():
             raise WrongNode(
                 f"{path} should hold existing data but is not there: this is the wrong node or disk"
@@ -147,18 +147,6 @@ class DirectoryOwner:
             # The map stays open: another thread may be in the middle of a check.
             self._is_closed = True
             self._lock.release()
-
-
-def _make_directories(path: Path, disk: Disk) -> None:
-    """Create a directory with its parents, each name durable before anything is put below it."""
-    path = path.absolute()
-    missing: list[Path] = []
-    while not path.is_dir():
-        missing.append(path)
-        path = path.parent
-    for directory in reversed(missing):
-        directory.mkdir(0o700, exist_ok=True)
-        disk.fsync_dir(directory.parent)
 
 
 def _encode_slot(epoch: int) -> bytes:

@@ -123,13 +123,18 @@ def persistent(path: Path) -> Iterator[None]:
         raise BrokerPersistenceError(f"{path}: {error}: see to the disk") from None
 
 
-def make_closed(path: Path) -> None:
+def make_closed(path: Path, disk: Disk = SYSTEM_DISK) -> None:
     """Make a directory that group and others cannot enter, whatever the umask.
 
-    Those above it that are missing are made as closed. Raises OSError.
+    Those above it that are missing are made as closed. Each name is durable before anything is put below it.
+    Raises OSError.
     """
+    path = path.absolute()
     for missing in reversed([place for place in (path, *path.parents) if not place.exists()]):
         missing.mkdir(0o700, exist_ok=True)
+        # Some may be written to, and not be read.
+        with contextlib.suppress(PermissionError):
+            disk.fsync_dir(missing.parent)
 
 
 def create_closed(path: Path) -> BinaryIO:

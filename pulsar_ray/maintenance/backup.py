@@ -92,7 +92,7 @@ def back_up(source: Path, target: Path, now_ms: int, progress: Progress = lambda
         raise CorruptData(str(source / "store.json"), 0, "it is missing beside topics: put it back")
     make_closed(target)
     close_to_others(target)
-    _make(target / LEDGERS)
+    make_closed(target / LEDGERS)
     has_catalog = (source / CATALOG_FILE).exists()
     wanted = partition_numbers(source / LEDGERS)
     if has_catalog:
@@ -125,11 +125,6 @@ def _check_target(source: Path, target: Path) -> None:
         raise InvalidConfiguration(f"{target} and {source} lie in each other: give a place beside it")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InvalidConfiguration(f"{target} is not empty: give a new directory for each backup")
-
-
-def _make(path: Path) -> None:
-    make_closed(path)
-    SYSTEM_DISK.fsync_dir(path.parent)
 
 
 # --- the catalog
@@ -190,7 +185,7 @@ def _copy_partition(source: Path, target: Path, progress: Progress) -> int | Non
 
 
 def _copy_files(source: Path, target: Path, progress: Progress) -> int | None:
-    _make(target)
+    make_closed(target)
     for number in subscription_numbers(source):
         _copy_cursor(source, target, number)
     if not _copy_log(source, target, MANIFEST):
@@ -236,8 +231,8 @@ def _copied_manifest(source: Path, target: Path) -> ManifestContent:
 def _copy_cursor(source: Path, target: Path, number: int) -> None:
     """Copy a cursor with its index of delayed messages, unless the subscription goes just now."""
     of_source, of_target = cursor_directory(source, number), cursor_directory(target, number)
-    _make(of_target.parent)
-    _make(of_target)
+    make_closed(of_target.parent)
+    make_closed(of_target)
     try:
         has_log = _copy_log(of_source, of_target, CURSOR)
         _copy_epoch(of_source, of_target)
@@ -259,7 +254,7 @@ def _copy_index(source: Path, target: Path) -> None:
     """
     if not source.is_dir():
         return
-    _make(target)
+    make_closed(target)
     try:
         if not _copy_log(source, target, DELAYED_INDEX):
             raise FileNotFoundError(source)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -52,8 +51,8 @@ class SetAside:
         if not kept.exists():
             try:
                 kept.hardlink_to(path)
-            except OSError:
-                shutil.copy2(path, kept)
+            except OSError:  # a file system without links
+                _copy_front(path, kept, path.stat().st_size)
         SYSTEM_DISK.fsync_dir(kept.parent)
 
     def take(self, path: Path) -> None:
@@ -68,11 +67,15 @@ class SetAside:
         """Keep the first bytes of a file, which may be written over then."""
         kept = self.place_of(path).with_name(f"{path.name}.front")
         make_closed(kept.parent)
-        with path.open("rb") as source, create_closed(kept) as file:
-            file.write(source.read(length))
-            file.flush()
-            os.fsync(file.fileno())
+        _copy_front(path, kept, length)
         SYSTEM_DISK.fsync_dir(kept.parent)
+
+
+def _copy_front(path: Path, kept: Path, length: int) -> None:
+    with path.open("rb") as source, create_closed(kept) as file:
+        file.write(source.read(length))
+        file.flush()
+        os.fsync(file.fileno())
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,11 @@ import pytest
 
 from pulsar_ray.cli.target import Target
 from pulsar_ray.errors import DataDirectoryInUse, NotOurDataDirectory
+from pulsar_ray.ledger.disk import SYSTEM_DISK, write_whole
 from pulsar_ray.ledger.reader import SegmentReader
 from pulsar_ray.ledger.record_log import encode_record
 from pulsar_ray.maintenance.damage import Kind
+from pulsar_ray.maintenance.partition_repair import SetAside
 from pulsar_ray.maintenance.rebuilding import rebuild_manifest
 from pulsar_ray.maintenance.repair import repair_directory
 from pulsar_ray.maintenance.verify import verify_directory
@@ -24,6 +26,7 @@ from pulsar_ray.managed_ledger.log.manifest.manifest_records import TopicIdentit
 from pulsar_ray.managed_ledger.store.store_directory import StoreDirectory
 from pulsar_ray.managed_ledger.store.store_identity import read_identity
 from pulsar_ray.model.message_id import Position
+from tests.power_cut import PowerCutDisk
 from tests.stored_blocks import abandon, append, change, settings
 from tests.stored_directory import CLUSTER, MESSAGES, SUBSCRIPTION, StoredTopic, make_directory
 from tests.unit.cli.conftest import run
@@ -161,6 +164,26 @@ def test_the_former_files_are_kept(tmp_path: Path) -> None:
         assert (report.kept / path.relative_to(tmp_path)).read_bytes() == content
     kept = report.kept / orders.segment.relative_to(tmp_path)
     assert kept.with_name(f"{kept.name}.front").read_bytes() == front
+
+
+def test_what_is_set_aside_outlasts_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, disk = tmp_path / "data", PowerCutDisk(tmp_path / "data")
+    directory = data / "p" / "1"
+    directory.mkdir(parents=True)
+    with monkeypatch.context() as patch:
+        disk.install(patch)
+        for name in ("epoch", "manifest-1"):
+            write_whole(SYSTEM_DISK, directory / name, name.encode())
+        for folder in (directory, directory.parent, data):
+            SYSTEM_DISK.fsync_dir(folder)
+        aside = SetAside(data, "5")
+        aside.keep(directory / "manifest-1")
+        aside.take(directory / "epoch")
+    kept = disk.left(tmp_path / "left") / "repaired" / "5" / "p" / "1"
+    assert {path.name: path.read_text() for path in kept.iterdir()} == {
+        "epoch": "epoch",
+        "manifest-1": "manifest-1",
+    }
 
 
 def test_a_term_that_only_the_object_store_knows_stays_named(tmp_path: Path) -> None:
