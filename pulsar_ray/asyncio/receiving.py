@@ -11,8 +11,9 @@ import time
 from pulsar_ray.asyncio.requests import call_partition
 from pulsar_ray.client.consumer.consumer_core import ConsumerCore
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
+from pulsar_ray.client.received.batch_collector import FOREVER_S, BatchCollector
 from pulsar_ray.client.received.message import BlockRows, Message
-from pulsar_ray.client.received.receiver_queue import FOREVER_S, BatchCollector, Origin
+from pulsar_ray.client.received.receiver_queue import Origin
 from pulsar_ray.errors import PulsarException, SubscriptionNotFound, Timeout, TopicNotFound
 from pulsar_ray.lane.io_thread import LoopTimers
 from pulsar_ray.lane.waiting import within

@@ -25,16 +25,16 @@ from pulsar_ray.client.options.checks import check_number
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.client.options.policies import ConsumerEventListener
 from pulsar_ray.client.options.producer_options import ProducerOptions
-from pulsar_ray.client.received.message import BlockRows, Message
-from pulsar_ray.client.received.message_batch import MessageBatchView
-from pulsar_ray.client.received.receiver_queue import (
+from pulsar_ray.client.received.batch_collector import (
     ANY_BYTES,
     FOREVER_S,
     BatchCollector,
-    FutureReceiver,
     batch_limits,
     receive_timeout_s,
 )
+from pulsar_ray.client.received.message import BlockRows, Message
+from pulsar_ray.client.received.message_batch import MessageBatchView
+from pulsar_ray.client.received.waiting_receivers import FutureReceiver
 from pulsar_ray.errors import (
     InvalidConfiguration,
     OperationNotSupported,

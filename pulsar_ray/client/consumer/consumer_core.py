@@ -20,18 +20,12 @@ from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.client.dead_letters.letters import split_over_limit
 from pulsar_ray.client.endpoint.ending import notify_of_forks
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
+from pulsar_ray.client.received.arrival_signal import ArrivalSignal
+from pulsar_ray.client.received.batch_collector import BatchCollector
 from pulsar_ray.client.received.block_decoder import SegmentFiles
 from pulsar_ray.client.received.message import BlockRows, Message
-from pulsar_ray.client.received.receiver_queue import (
-    ArrivalSignal,
-    BatchCollector,
-    DeliverySource,
-    Origin,
-    QueuedDelivery,
-    Receiver,
-    ReceiverQueue,
-    WaitingReceivers,
-)
+from pulsar_ray.client.received.receiver_queue import DeliverySource, Origin, QueuedDelivery, ReceiverQueue
+from pulsar_ray.client.received.waiting_receivers import Receiver, WaitingReceivers
 from pulsar_ray.client.schemas.readings import SchemaReadings
 from pulsar_ray.errors import (
     AlreadyClosed,
@@ -93,9 +87,9 @@ class ConsumerCore:
         self._waiting = 0
         self._bulk_window = 0
         self._read_errors: deque[PulsarException] = deque()
+        """Of blocks behind messages that were collected: each is raised next, in its order."""
         self._returned: list[tuple[BlockRows, Origin]] = []
         """Rows that did not get to the application, until a thread puts them back."""
-        """Of blocks behind messages that were collected: each is raised next, in its order."""
         self._standing: dict[DeliverySource, PulsarException] = {}
         """Why nothing comes of a partition: raised once where a receive would wait."""
         self.readings: SchemaReadings | None = None

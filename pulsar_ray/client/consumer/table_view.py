@@ -16,8 +16,8 @@ from pulsar_ray.client.consumer.reader import Reader
 from pulsar_ray.client.endpoint.ending import Ending
 from pulsar_ray.client.options.checks import check_text, check_type
 from pulsar_ray.client.options.schema import Schema
+from pulsar_ray.client.received.batch_collector import ANY_BYTES, BatchCollector
 from pulsar_ray.client.received.message_batch import MessageBatchView
-from pulsar_ray.client.received.receiver_queue import ANY_BYTES, BatchCollector
 from pulsar_ray.errors import (
     AlreadyClosed,
     NotAllowedError,

@@ -9,8 +9,9 @@ from concurrent.futures import Future
 
 import pytest
 
+from pulsar_ray.client.received.batch_collector import BatchCollector
 from pulsar_ray.client.received.message import Message
-from pulsar_ray.client.received.receiver_queue import BatchCollector, FutureReceiver
+from pulsar_ray.client.received.waiting_receivers import FutureReceiver
 from pulsar_ray.errors import AlreadyClosed, ForkedClient, SubscriptionNotFound, Timeout, TopicNotFound
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.testing.waiting import wait_until

@@ -11,7 +11,8 @@ import pytest
 
 from pulsar_ray.client.consumer.consumer_core import ConsumerCore
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
-from pulsar_ray.client.received.receiver_queue import BatchCollector, FutureReceiver
+from pulsar_ray.client.received.batch_collector import BatchCollector
+from pulsar_ray.client.received.waiting_receivers import FutureReceiver
 from pulsar_ray.errors import CorruptData, JournalDamaged, PulsarException, RemoteStoreUnavailable, Timeout
 from pulsar_ray.session.requests import Deliver, NotRead, Reset
 from tests.unit.client.consumer.delivering import EPOCH, LEDGER, core_of, deliver, open_partition

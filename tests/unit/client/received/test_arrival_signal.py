@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from pulsar_ray.client.received.receiver_queue import ArrivalSignal
+from pulsar_ray.client.received.arrival_signal import ArrivalSignal
 
 WAIT_S = 20.0
 

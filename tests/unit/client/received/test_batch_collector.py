@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pulsar_ray.client.received.batch_collector import BatchCollector
 from pulsar_ray.client.received.message import BlockRows
-from pulsar_ray.client.received.receiver_queue import BatchCollector, Origin
+from pulsar_ray.client.received.receiver_queue import Origin
 from tests.unit.client.blocks import received
 
 SIZES = st.one_of(st.integers(0, 300), st.sampled_from([999, 1000, 1001, 5000]))

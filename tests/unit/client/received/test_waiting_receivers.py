@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pulsar_ray.client.received.receiver_queue import FutureReceiver, Receiver, WaitingReceivers
+from pulsar_ray.client.received.waiting_receivers import FutureReceiver, Receiver, WaitingReceivers
 from pulsar_ray.errors import AlreadyClosed
 from pulsar_ray.lane.waiting import may_wait
 
