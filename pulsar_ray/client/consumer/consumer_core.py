@@ -245,7 +245,7 @@ class ConsumerCore:
                     return bool(self._read_errors or self._returned) or not self.queue.is_empty
                 if is_acknowledged:
                     self.queue.deliveries.popleft()
-                    head.source.consumed += head.rows.bit_count()
+                    head.source.count.consumed += head.rows.bit_count()
             if is_acknowledged:
                 head.source.report_consumed()
             else:
@@ -383,7 +383,7 @@ class ConsumerCore:
     def _send_held_back(self) -> None:
         """Send credit that became due while there was something to take."""
         single = self.partitions.single
-        if single is not None and single.deliveries.consumed >= single.deliveries.credit.due:
+        if single is not None and single.deliveries.count.consumed >= single.deliveries.credit.due:
             single.deliveries.send_credit()
 
     def give_back(self, parts: Iterable[BlockRows], origins: Iterable[Origin]) -> None:
@@ -436,19 +436,19 @@ class ConsumerCore:
                 return None
             may_repeat = source.may_repeat(delivery.redelivery_count)
             if block.message_count == 1 and not (block.is_batch or may_repeat):
-                source.consumed += 1
+                source.count.consumed += 1
                 return BlockRows(block, _ONLY_ROW), source
             if block.is_batch or may_repeat:
                 rows = source.outstanding_rows(delivery, block)
                 if rows is not delivery.rows:
-                    source.consumed += delivery.rows.bit_count() - rows.bit_count()
+                    source.count.consumed += delivery.rows.bit_count() - rows.bit_count()
             # Credit is given back a part of the window at a time, so that the next messages are on their way.
             # The window is no smaller than what bulk receiving asked for.
             is_little = 2 * block.message_count <= self._bulk_window
             at_once = block.message_count if is_little else max(1, self.window // 2)
             # The application may acknowledge late what comes again: each row is looked at when it goes.
             is_repeated_late = one_by_one and delivery.redelivery_count > 0 and source.ack_timer is not None
-            if is_repeated_late or source.consumed < source.reports_until:
+            if is_repeated_late or source.count.consumed < source.count.reports_until:
                 at_once = 1
             taken = self.queue.add(block, rows, source, at_once)
         if taken is None:

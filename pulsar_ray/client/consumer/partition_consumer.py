@@ -160,15 +160,15 @@ class PartitionConsumer:
                 held,
                 deliveries.start,
                 owner.subscription,
-                deliveries.consumed + deliveries.moving + owner.queue.messages_of(deliveries),
+                deliveries.count.consumed + deliveries.count.moving + owner.queue.messages_of(deliveries),
                 self._joined,
                 owner.is_multi_topic,
                 options.key_shared,
                 # Messages of a non-persistent topic that are published at once have to find credit.
-                credit=0 if deliveries.is_stored else deliveries.consumed + owner.window,
+                credit=0 if deliveries.is_stored else deliveries.count.consumed + owner.window,
                 generation=deliveries.generation,
                 properties=options.properties,
-                handed_over=None if deliveries.counter is None else deliveries.counter.name,
+                handed_over=deliveries.count.counter_name,
                 chunk_limits=options.chunk_limits,
                 redeliveries=deliveries.redeliveries,
                 parts=parts,
@@ -241,7 +241,7 @@ class PartitionConsumer:
         finally:
             with self._owner.lock:
                 self._state.forget_failures()
-            self.deliveries.end_count()
+            self.deliveries.count.release()
 
     # --- control ----------------------------------------------------------------------------------
 

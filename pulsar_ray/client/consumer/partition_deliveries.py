@@ -17,6 +17,7 @@ from pulsar_ray.client.metrics.client_figures import ReceivedCounts
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.client.received import block_decoder
 from pulsar_ray.client.received.block_decoder import SegmentFiles
+from pulsar_ray.client.received.consumed_count import ConsumedCount
 from pulsar_ray.client.received.message import BlockRows, rows_in, set_of
 from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.client.received.receiver_queue import (
@@ -107,9 +108,7 @@ class PartitionDeliveries:
     ) -> None:
         self.decode = decode
         self.received_counts = ReceivedCounts()
-        self.consumed = 0
-        self.moving = 0
-        """Messages on their way to another topic, which do not count as consumed yet."""
+        self.count = ConsumedCount(new_counter() if is_stored and options.first_start is None else None)
         self.generation = 0
         self.credit = ConsumerCredit(consumer_id)
         self.skipped = SkippedRows()
@@ -129,10 +128,6 @@ class PartitionDeliveries:
         self._requests = acks.requests
         self._late = LateAcks(acks.acks, acks.unacked, acks.requests)
         self._lock = lock
-        self.counter = new_counter() if is_stored and options.first_start is None else None
-        """Where the messages are counted that were handed over, for the dispatcher to see."""
-        self.reports_until = 0
-        """Up to so many consumed messages each is reported before it is handed over."""
         self._is_seen = False
         self.ack_timer: AckTimer | None = None
         """Where there is an ack timeout; set before anything is delivered."""
@@ -255,7 +250,7 @@ class PartitionDeliveries:
             if not self._requests.is_open:
                 return
             report = self.credit.due_report(
-                self._target.window, self.consumed, self.last_number, always=always
+                self._target.window, self.count.consumed, self.last_number, always=always
             )
         if report is not None:
             self._requests.link.send(encode_request(report))
@@ -266,16 +261,16 @@ class PartitionDeliveries:
         Suspects are reported one by one where it cannot see the count. Credit is reported when it is due, or
         `may_wait` messages later.
         """
-        if (counter := self.counter) is not None:
-            counter.write(self.consumed + self.moving)
-        if self.consumed <= self.reports_until:
+        count = self.count
+        count.show()
+        if count.consumed <= count.reports_until:
             self.send_credit(always=True)
-        elif self.consumed >= self.credit.due + may_wait:
+        elif count.consumed >= self.credit.due + may_wait:
             self.send_credit()
 
     def credit_beside(self) -> Sequence[Buffer]:
         """The packet that `send_credit` would soon send. Called with the lock held."""
-        report = self.credit.early_report(self._target.window, self.consumed, self.last_number)
+        report = self.credit.early_report(self._target.window, self.count.consumed, self.last_number)
         return () if report is None else encode_request(report)
 
     # --- deliveries -------------------------------------------------------------------------------
@@ -318,7 +313,7 @@ class PartitionDeliveries:
                 received.messages += row_set.bit_count()
                 received.redelivered += row_set.bit_count() * (count > 0)
                 if self._awaits_reset:
-                    self.consumed += row_set.bit_count()
+                    self.count.consumed += row_set.bit_count()
                     continue
                 if self.is_stored:
                     self._late.delivered(ledger_id, first, row_set)
@@ -400,7 +395,7 @@ class PartitionDeliveries:
         Not if the dispatcher can see that.
         """
         if request.suspects and not self._is_seen:
-            self.reports_until = self.consumed + self._target.queue.messages_of(self)
+            self.count.reports_until = self.count.consumed + self._target.queue.messages_of(self)
 
     def _note(
         self,
@@ -449,8 +444,7 @@ class PartitionDeliveries:
             self._unread.clear()
             self._target.stands(self, None)
             self._drop_queue()
-            self.consumed += self.moving
-            self.moving = 0
+            self.count.end_moves()
 
     def _reset(self, request: Reset) -> None:
         with self._lock:
@@ -458,7 +452,7 @@ class PartitionDeliveries:
             self._drop_older(request.generation)
             if not is_late and request.granted >= 0:
                 self.last_number = max(self.last_number, request.last_number)
-                self.consumed = max(self.consumed, request.granted)
+                self.count.consumed = max(self.count.consumed, request.granted)
             if not is_late and request.is_active is False:
                 self._drop_queue()
             if not is_late and request.is_seek:
@@ -491,7 +485,7 @@ class PartitionDeliveries:
     def drop_for_redelivery(self) -> DroppedQueue:
         """Drop queued deliveries, for all unacknowledged messages are to come again."""
         with self._lock:
-            handed_over = self.consumed - self._target.queue.left_of(self)
+            handed_over = self.count.consumed - self._target.queue.left_of(self)
             self.redeliveries += 1
             self._drop_queue()
             self._acks.nacks.clear()
@@ -606,7 +600,7 @@ class PartitionDeliveries:
             is_known = not self.unreadable.met(delivery)
         with self._lock:
             if self._target.queue.take(delivery):
-                self.consumed += delivery.rows.bit_count()
+                self.count.consumed += delivery.rows.bit_count()
         self.report_consumed()
         place = delivery.key if self.is_stored else (-1, -1)
         error.of_message(MessageId(self._route.partition, *place, topic_name=self._route.topic))
@@ -648,26 +642,17 @@ class PartitionDeliveries:
         return first <= self._last_deleted
 
     def begin_move(self, delivery: QueuedDelivery) -> None:
-        """Begin to move a delivery to another topic. Called with the lock held.
-
-        It is not consumed yet, so that the window bounds what is being moved.
-        """
-        self.moving += delivery.rows.bit_count()
+        """Begin to move a delivery to another topic. Called with the lock held."""
+        self.count.moving += delivery.rows.bit_count()
 
     def end_move(self, delivery: QueuedDelivery) -> None:
         """Count a delivery as consumed: it was moved, or is to come again."""
         with self._lock:
             if delivery.generation == self.generation:
-                count = delivery.rows.bit_count()
-                self.moving -= count
-                self.consumed += count
+                messages = delivery.rows.bit_count()
+                self.count.moving -= messages
+                self.count.consumed += messages
         self.send_credit()
-
-    def end_count(self) -> None:
-        """Count no more what is handed over: the consumer has left."""
-        counter, self.counter = self.counter, None
-        if counter is not None:
-            counter.release()
 
     # --- for requests ------------------------------------------------------------------------------
 

@@ -7,10 +7,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from itertools import compress, repeat
+from itertools import repeat
 from typing import NamedTuple, Protocol
 
 from pulsar_ray.client.acks.unacked_rows import HeldBlock
+from pulsar_ray.client.received.consumed_count import ConsumedCount
 from pulsar_ray.client.received.message import BlockRows, Message, PlacedRows, Rows, rows_in, set_of
 from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.errors import PulsarException
@@ -30,13 +31,6 @@ class HandOverTimer(Protocol):
     def take_back(self, block: ReceivedBlock, rows: Rows) -> None: ...
 
 
-class HandOverCounter(Protocol):
-    """Shows others how many messages were handed over."""
-
-    @property
-    def write(self) -> Callable[[int], None]: ...
-
-
 class UnreadableDeliveries(Protocol):
     """Holds the blocks of one partition that cannot be decoded."""
 
@@ -53,26 +47,14 @@ class UnreadableDeliveries(Protocol):
 class DeliverySource(Protocol):
     """Deliveries of one partition, as the receiver queue and the consumer above it use them."""
 
-    consumed: int
-    """Messages that left the queue, since the consumer's incarnation began."""
+    count: ConsumedCount
     generation: int
     """Seeks and rewinds by now: deliveries of an earlier generation are void."""
     decode: Callable[[QueuedDelivery], ReceivedBlock]
-    moving: int
-    """Messages that are being moved to other topics.
-
-    Others behind them may have been handed over.
-    """
-    reports_until: int
-    """Up to so many consumed messages each is reported before it is handed over."""
 
     @property
     def unreadable(self) -> UnreadableDeliveries | None:
         """Holds blocks that cannot be decoded, where messages are stored."""
-
-    @property
-    def counter(self) -> HandOverCounter | None:
-        """Counts what was handed over, where the dispatcher may see it."""
 
     @property
     def ack_timer(self) -> HandOverTimer | None:
@@ -230,7 +212,7 @@ class ReceiverQueue:
         """
         numbers = rows_in(rows)
         if 0 < len(numbers) <= at_once:
-            source.consumed += len(numbers)
+            source.count.consumed += len(numbers)
             return BlockRows(block, numbers), source
         for start in range(0, len(numbers), at_once):
             self._parts.append((BlockRows(block, numbers[start : start + at_once]), source))
@@ -244,15 +226,13 @@ class ReceiverQueue:
         if not self._parts:
             return None
         part, source = self._parts.popleft()
-        source.consumed += len(part.rows)
+        source.count.consumed += len(part.rows)
         return source.left_of(part), source
 
     def put_back(self, part: BlockRows, source: DeliverySource) -> None:
         """Put a part that was taken back in front."""
         self._parts.appendleft((part, source))
-        source.consumed -= len(part.rows)
-        if source.counter is not None:
-            source.counter.write(source.consumed + source.moving)
+        source.count.take_back(len(part.rows))
         if source.ack_timer is not None:
             source.ack_timer.take_back(part.block, part.rows)
 
@@ -261,12 +241,8 @@ class ReceiverQueue:
         self._see()
         self._block, self.source = part.block, source
         self._rows = rows = iter(part.rows)
-        if source.counter is not None and self._is_slow(len(part.rows)):
-            count = source.consumed + source.moving
-            first = count - len(part.rows) + 1
-            source.counter.write(first - 1)
-            written = map(source.counter.write, range(first, count + 1))
-            rows = compress(rows, map(operator.not_, written))
+        if self._is_slow(len(part.rows)):
+            rows = source.count.show_each(rows, len(part.rows))
         self.messages = map(Message, repeat(part.block), rows)
         self._timed, self._seen = None, 0
         if source.ack_timer is not None:
@@ -325,7 +301,7 @@ class ReceiverQueue:
         self.deliveries = deque(delivery for delivery in self.deliveries if delivery.source is not source)
         taken += [_held(part) for part, owner in self._parts if owner is source]
         self._parts = deque(item for item in self._parts if item[1] is not source)
-        source.consumed += sum(rows.bit_count() for _, _, rows in taken)
+        source.count.consumed += sum(rows.bit_count() for _, _, rows in taken)
         if self.source is source:
             self._see()
             rest = list(self._rows)
@@ -346,7 +322,7 @@ class ReceiverQueue:
             else:
                 kept.append(each)
         self.deliveries = kept
-        source.consumed += sum(rows.bit_count() for _, _, rows in taken)
+        source.count.consumed += sum(rows.bit_count() for _, _, rows in taken)
         return taken
 
     def repeats_of(self, source: DeliverySource) -> list[PlacedRows]:

@@ -116,9 +116,9 @@ def test_messages_that_are_given_back_are_the_next_ones_unless_a_rewind_came_bet
     taken = BatchCollector(2, 2**62, fills=False)
     core.take_into(taken, 0.0)
     assert [len(part.rows) for part in taken.parts] == [2]
-    assert partition.deliveries.consumed == 2
+    assert partition.deliveries.count.consumed == 2
     core.give_back(taken.parts, taken.origins)
-    assert partition.deliveries.consumed == 0
+    assert partition.deliveries.count.consumed == 0
     assert core.receive(0.0).data() == b"a"
     taken = BatchCollector(2, 2**62, fills=False)
     core.take_into(taken, 0.0)
@@ -206,7 +206,7 @@ def test_acknowledged_rows_of_a_batch_that_comes_again_are_not_handed_out() -> N
         partition.ack_sender.acks.add_message(first.block, first.row)
     deliver(partition, 2, b"a", b"b", b"c", generation=1, entry_id=0)
     assert [core.receive(0.0).data() for _ in range(2)] == [b"b", b"c"]
-    assert partition.deliveries.consumed == 3 + 3, "rows that are left out count as consumed"
+    assert partition.deliveries.count.consumed == 3 + 3, "rows that are left out count as consumed"
 
 
 @pytest.mark.parametrize("is_sent", [False, True], ids=["gathered", "sent"])
@@ -227,7 +227,7 @@ def test_what_was_acknowledged_is_not_handed_out_when_it_comes_again(
     assert not core.has_received()
     with pytest.raises(Timeout):
         core.receive(0.0)
-    assert partition.deliveries.consumed == 2 * len(values)
+    assert partition.deliveries.count.consumed == 2 * len(values)
 
 
 def test_a_confirmed_acknowledgment_counts_for_what_waits_and_for_nothing_that_comes_later() -> None:
@@ -242,7 +242,7 @@ def test_a_confirmed_acknowledgment_counts_for_what_waits_and_for_nothing_that_c
     link.answer_all()
     with pytest.raises(Timeout):
         core.receive(0.0)
-    assert partition.deliveries.consumed == 2
+    assert partition.deliveries.count.consumed == 2
     deliver(partition, 3, b"a", entry_id=0, count=2)
     assert core.receive(0.0).redelivery_count() == 2, "a dispatcher that lost it delivers it for good reason"
 
@@ -292,7 +292,7 @@ def test_no_copy_is_handed_out_of_what_was_acknowledged_and_all_others_are(seed:
     while (rest := core.receive_now()) is not None:
         handed_out.add(rest.data())
     assert handed_out == left
-    assert partition.deliveries.consumed == 2 * sum(sizes)
+    assert partition.deliveries.count.consumed == 2 * sum(sizes)
 
 
 def test_a_forked_child_hands_out_nothing_and_cannot_hang() -> None:

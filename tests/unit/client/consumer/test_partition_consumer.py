@@ -99,7 +99,7 @@ def test_a_seek_drops_what_is_queued_and_the_acknowledgments_before_it() -> None
     )
     assert waiting[0].answered.is_set(), "a thread that waits for it goes on"
     assert not core.has_received()
-    assert partition.deliveries.consumed == 1
+    assert partition.deliveries.count.consumed == 1
     partition.requests.send_all()
     assert [type(request) for request, _ in link.asked] == [Acknowledge], "it is not repeated"
 
@@ -171,7 +171,7 @@ def test_a_non_persistent_partition_takes_acknowledgments_without_effect() -> No
         callback()
     assert not link.asked
     assert not partition.ack_sender.unacked
-    assert partition.open_request(1).credit == 1000 + partition.deliveries.consumed
+    assert partition.open_request(1).credit == 1000 + partition.deliveries.count.consumed
     assert core.receive(0.0).data() == b"b", "what is queued would not come again"
 
 
@@ -346,8 +346,8 @@ def test_a_second_request_to_redeliver_everything_names_the_first_ones_generatio
 def test_acknowledged_rows_that_come_again_count_as_handed_over_and_are_told() -> None:
     core = core_of(consumer_type=ConsumerType.Exclusive, ack_grouping_time_ms=0)
     partition, link = open_partition(core)
-    counter = partition.deliveries.counter
-    assert counter is not None
+    counter_name = partition.deliveries.count.counter_name
+    assert counter_name is not None
     deliver(partition, 1, *(b"m",) * 6, entry_id=0, rows=((0, 2), (3, 6)))
     taken = [core.receive(0.0).message_id() for _ in range(5)]
     with core.lock:
@@ -360,7 +360,7 @@ def test_acknowledged_rows_that_come_again_count_as_handed_over_and_are_told() -
     deliver(partition, 2, *(b"m",) * 6, entry_id=0, rows=((2, 3),))
     with pytest.raises(Timeout):
         core.receive(0.0)
-    view = CounterView.open(counter.name)
+    view = CounterView.open(counter_name)
     assert view is not None
     assert view.read() == 6
 

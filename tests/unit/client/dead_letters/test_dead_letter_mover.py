@@ -104,7 +104,7 @@ def moving() -> Any:
 
 
 def wait_until_consumed(partition: PartitionConsumer, count: int) -> None:
-    wait_until(lambda: partition.deliveries.consumed == count, what=f"{count} that went or are left")
+    wait_until(lambda: partition.deliveries.count.consumed == count, what=f"{count} that went or are left")
 
 
 def test_a_copy_comes_before_the_acknowledgment_and_the_credit(moving: Moving) -> None:
@@ -112,14 +112,14 @@ def test_a_copy_comes_before_the_acknowledgment_and_the_credit(moving: Moving) -
     deliver(moving.partition, 1, b"poison", count=LIMIT + 1)
     deliver(moving.partition, 2, b"fine", count=LIMIT)
     assert moving.core.receive(0.0).data() == b"fine"
-    assert (moving.partition.deliveries.moving, moving.partition.deliveries.consumed) == (1, 1)
+    assert (moving.partition.deliveries.count.moving, moving.partition.deliveries.count.consumed) == (1, 1)
     assert not moving.asked(Acknowledge)
     moving.producers.allowed.set()
-    wait_until(lambda: moving.partition.deliveries.consumed == 2, what="the move")
+    wait_until(lambda: moving.partition.deliveries.count.consumed == 2, what="the move")
     assert moving.producers.sent == [b"poison"]
     (acknowledged,) = moving.asked(Acknowledge)
     assert acknowledged.ranges == [(3, 0, 0)]
-    assert moving.partition.deliveries.moving == 0
+    assert moving.partition.deliveries.count.moving == 0
 
 
 def test_messages_that_wait_go_together(moving: Moving) -> None:
@@ -137,7 +137,7 @@ def test_a_refusal_is_one_try_for_all_that_wait(moving: Moving) -> None:
     for number in range(1, 10):
         deliver(moving.partition, number, b"%d" % number, count=LIMIT + 1)
     moving.producers.allowed.set()
-    wait_until(lambda: moving.partition.deliveries.consumed == 9, what="the attempts")
+    wait_until(lambda: moving.partition.deliveries.count.consumed == 9, what="the attempts")
     assert moving.producers.calls <= 2, "what came first, and perhaps the rest"
     assert len(moving.partition.ack_sender.nacks) == 9
     deadline_ms = moving.partition.ack_sender.nacks.next_deadline_ms()
@@ -167,7 +167,7 @@ def test_a_copy_that_is_too_large_keeps_no_other_and_none_is_copied_twice(moving
     for number, value in enumerate((b"a", b"x" * (3 << 20), b"b", b"y" * (1 << 20), b"c"), 1):
         deliver(moving.partition, number, value, count=LIMIT + 1)
     moving.producers.allowed.set()
-    wait_until(lambda: moving.partition.deliveries.consumed == 5, what="the moves")
+    wait_until(lambda: moving.partition.deliveries.count.consumed == 5, what="the moves")
     assert moving.producers.sent == [b"a", b"b", b"y" * (1 << 20), b"c"]
     assert len(moving.partition.ack_sender.nacks) == 1
 
@@ -176,7 +176,7 @@ def test_a_copy_that_is_too_large_keeps_no_other_and_none_is_copied_twice(moving
 def test_moved_rows_of_a_batch_are_kept_by_the_dispatcher(moving: Moving, moved: int) -> None:
     rows = ((0, moved),)
     deliver(moving.partition, 1, b"a", b"b", b"c", count=LIMIT + 1, rows=rows)
-    wait_until(lambda: moving.partition.deliveries.consumed == moved, what="the move")
+    wait_until(lambda: moving.partition.deliveries.count.consumed == moved, what="the move")
     (acknowledged,) = moving.asked(Acknowledge)
     if moved == 3:
         assert acknowledged.ranges == [(LEDGER, 0, 0)]
@@ -188,7 +188,7 @@ def test_moved_rows_of_a_batch_are_kept_by_the_dispatcher(moving: Moving, moved:
 def test_a_refused_copy_leaves_its_message_to_come_again(moving: Moving) -> None:
     moving.producers.error = TopicTerminated("no more")
     deliver(moving.partition, 1, b"poison", count=LIMIT + 1)
-    wait_until(lambda: moving.partition.deliveries.consumed == 1, what="the attempt")
+    wait_until(lambda: moving.partition.deliveries.count.consumed == 1, what="the attempt")
     assert len(moving.partition.ack_sender.nacks) == 1
     assert not moving.asked(Acknowledge)
     assert not moving.asked(NegativeAcknowledge), "not at once, though the redelivery delay is none"
@@ -201,14 +201,14 @@ def test_what_was_acknowledged_while_it_waited_is_not_copied(moving: Moving) -> 
     with moving.core.lock:
         moving.partition.ack_sender.acks.add(LEDGER, 1)
     assert moving.core.receive(0.0).data() == b"fine"
-    wait_until(lambda: moving.partition.deliveries.consumed == 3, what="the move")
+    wait_until(lambda: moving.partition.deliveries.count.consumed == 3, what="the move")
     assert moving.producers.sent == [b"poison"]
 
 
 def test_behind_a_seek_the_copied_message_is_not_acknowledged(moving: Moving) -> None:
     moving.producers.allowed.clear()
     deliver(moving.partition, 1, b"poison", count=LIMIT + 1)
-    wait_until(lambda: moving.partition.deliveries.moving == 1, what="the begin")
+    wait_until(lambda: moving.partition.deliveries.count.moving == 1, what="the begin")
     generation = 1 << 32
     reset = Reset(moving.partition.consumer_id, generation, True, 1, 1)
     moving.partition.session.on_request(reset, memoryview(b""))
@@ -216,4 +216,4 @@ def test_behind_a_seek_the_copied_message_is_not_acknowledged(moving: Moving) ->
     wait_until(lambda: moving.producers.sent == [b"poison"], what="the copy")
     moving.mover.close(20.0)
     assert not moving.asked(Acknowledge)
-    assert (moving.partition.deliveries.moving, moving.partition.deliveries.consumed) == (0, 1)
+    assert (moving.partition.deliveries.count.moving, moving.partition.deliveries.count.consumed) == (0, 1)
