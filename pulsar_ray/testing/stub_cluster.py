@@ -17,20 +17,14 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import CancelledError
-from concurrent.futures import TimeoutError as FutureTimeout
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pulsar_ray.actors.actor_system import ActorKind
-from pulsar_ray.actors.controller import Controller
 from pulsar_ray.broker.catalog.catalog import Catalog
 from pulsar_ray.broker.catalog.founding import CatalogOrder
-from pulsar_ray.broker.figures.actor_report import ActorReport
-from pulsar_ray.broker.serving.owner_loop import OwnerLoop
 from pulsar_ray.clock import Clock, SystemClock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import (
@@ -40,7 +34,6 @@ from pulsar_ray.errors import (
     PulsarException,
     ServiceUnitNotReady,
     SubscriptionNotFound,
-    Timeout,
     TopicNotFound,
 )
 from pulsar_ray.ledger.disk import Disk
@@ -66,6 +59,7 @@ from pulsar_ray.testing.stub_actor import (
 )
 from pulsar_ray.testing.stub_actors import HOST, NODE_ID, StubActors
 from pulsar_ray.testing.stub_compactor import StubCompactor
+from pulsar_ray.testing.stub_controller import CONTROLLER_S, StubController
 from pulsar_ray.testing.stub_store import StubStore
 from pulsar_ray.testing.stub_tracker import StubTracker
 from pulsar_ray.testing.stub_tunnel import StubTunnel, TunnelCall
@@ -86,7 +80,6 @@ STORE = "stub"
 OTHER_STORE = "beside"
 """That of a second node's."""
 ATTACH_TIMEOUT_S = 5.0
-CONTROLLER_S = 30.0
 RESTLESS_PAUSE_S = 0.01
 LOOK_PAUSE_S = 0.002
 _LEAVE = (ActorKind.PARTITION, ActorKind.DISPATCHER)
@@ -95,31 +88,6 @@ _FAR_STORE, _FAR_HOST = "far-store", "far"
 
 def anybody() -> None:
     """No process ends among those that only tests run in."""
-
-
-class _OwnController:
-    """An OwnActor."""
-
-    def __init__(self, node_id: str, *, was_restarted: bool) -> None:
-        self.node_id = node_id
-        self.was_restarted = was_restarted
-
-    def begin(self, component: str, settings: Settings) -> None:
-        """Do nothing: this process is the test's."""
-
-    def call(self, method: str) -> None:
-        """Do nothing: the cluster asks by itself."""
-
-    def report(self, settings: Settings, gather: Callable[[], Awaitable[ActorReport]]) -> None:
-        """Report nothing."""
-
-    def end(self, *, for_good: bool) -> None:
-        """Do nothing: it answers nothing more anyway."""
-
-    async def owner_died(self, call: Any) -> bool:
-        """Wait for a client's end, which comes with that of the cluster."""
-        await asyncio.get_running_loop().create_future()
-        return False
 
 
 class StubCluster:
@@ -145,7 +113,6 @@ class StubCluster:
         self.settings = settings or Settings(data_dir=str(data_dir))
         self.disk = FaultyDisk()
         self.silent: list[str] = []
-        self.controller_answers_to_lose = 0
         self.edit_attach: Callable[[AttachReply], AttachReply] = _unchanged
         self._reads_files = reads_files
         self._lanes = lanes
@@ -160,15 +127,7 @@ class StubCluster:
         )
         self.actors.cluster = self
         self.fatal_errors = self.actors.fatal_errors
-        self._owner = OwnerLoop("controller", on_fatal=self.fatal_errors.append)
-        self._controller_is_down = False
-        self._order = _order(data_dir)
-        self._controller = self._new_controller(was_restarted=False)
-        self._finished(self._controller.ready())
-
-    def _new_controller(self, *, was_restarted: bool) -> Controller:
-        own = partial(_OwnController, self._order.node_id, was_restarted=was_restarted)
-        return Controller(self.actors.data_dir, self.settings, self._order, self.actors, own)
+        self.control = StubController(self.actors, _order(data_dir), self.settings)
 
     # --- the Cluster protocol ---------------------------------------------------------------------
 
@@ -214,32 +173,8 @@ class StubCluster:
         )
 
     def _ask_controller(self, method: str, arguments: tuple[Any, ...], timeout_s: float) -> Any:
-        """Make one call of the controller's present process."""
         self._check_runs()
-        copies = pickle.loads(pickle.dumps(arguments))
-
-        async def call() -> Any:
-            if self._controller_is_down:
-                raise NotConnected("the controller is restarting")
-            return await getattr(self._controller, method)(*copies)
-
-        answer = self._finished(call(), timeout_s)
-        if self.controller_answers_to_lose:
-            self.controller_answers_to_lose -= 1
-            raise NotConnected("the controller died before it answered")
-        return pickle.loads(pickle.dumps(answer))
-
-    def _finished(self, call: Coroutine[Any, Any, T], timeout_s: float = CONTROLLER_S) -> T:
-        """Carry a call of the controller out on its loop."""
-        future = asyncio.run_coroutine_threadsafe(call, self._owner.loop)
-        try:
-            return future.result(timeout_s)
-        except CancelledError:
-            raise NotConnected("the controller has ended") from None
-        except FutureTimeout:
-            if future.done():
-                raise
-            raise Timeout(f"the controller does not answer within {timeout_s} s") from None
+        return self.control.ask(method, arguments, timeout_s)
 
     def dispatcher(self, request: SubscriptionRequest, timeout_s: float) -> str:
         """As RayCluster.dispatcher."""
@@ -428,19 +363,19 @@ class StubCluster:
         """The number of a partition in the catalog."""
 
         async def look() -> int | None:
-            row = (await self._controller.serving()).topics.partition(TopicName.parse(partition))
+            row = (await self.control.serving()).topics.partition(TopicName.parse(partition))
             return None if row is None else row.number
 
-        return self._finished(look())
+        return self.control.run(look())
 
     def waiting_clients(self, partition: str) -> int:
         """Count the clients that wait for a partition that sleeps."""
 
         async def count() -> int:
-            plane = await self._controller.serving()
+            plane = await self.control.serving()
             return plane.passivation.parked_clients.count(partition)
 
-        return self._finished(count())
+        return self.control.run(count())
 
     # --- hooks ------------------------------------------------------------------------------------
 
@@ -456,11 +391,11 @@ class StubCluster:
         """As Passivation.remove_unused, for the topic of a partition."""
 
         async def remove() -> bool:
-            plane = await self._controller.serving()
+            plane = await self.control.serving()
             row = plane.topics.partition(TopicName.parse(partition))
             return row is not None and await plane.passivation.remove_unused(row.topic)
 
-        return self._finished(remove())
+        return self.control.run(remove())
 
     def override(self, topic: str, **settings: SettingValue) -> None:
         """Override settings for a topic, in place of former overrides.
@@ -491,17 +426,7 @@ class StubCluster:
 
         Unless it `begins`, it knows nothing until somebody asks for something.
         """
-
-        async def restart() -> None:
-            self._controller_is_down = True
-            await self._end_controller()
-            self._controller = self._new_controller(was_restarted=True)
-            self._controller_is_down = False
-            if begins:
-                with suppress(PulsarException):  # a later call has it try again
-                    await self._controller.ready()
-
-        self._finished(restart())
+        self.control.kill(begins=begins)
 
     def allow(self, address: str) -> None:
         """An actor that was kept down may start again."""
@@ -515,7 +440,7 @@ class StubCluster:
         partition = TopicName.parse(topic).full
         if partition_name(partition) in self.actors.handles:
             with suppress(NotConnected, Moved):  # one of them was killed
-                self._finished(self._leave(partition, with_clients=with_clients))
+                self.control.run(self._leave(partition, with_clients=with_clients))
             return partition_name(partition) not in self.actors.handles
         return False
 
@@ -527,7 +452,7 @@ class StubCluster:
             # Actors know from one look to the next that nobody has used them; long ago, where they report.
             await asyncio.sleep(LOOK_PAUSE_S)
             looks = [await handle.call("idle") for handle in handles if handle.kind in _LEAVE]
-        plane = await self._controller.serving()
+        plane = await self.control.serving()
         if all(idle is not None and idle.idle_ms for idle in looks):
             await plane.passivation.leave_now(partition, with_clients=with_clients)
 
@@ -555,13 +480,13 @@ class StubCluster:
         place.mkdir(parents=True, exist_ok=True)
         if not (place / STORE_FILE).exists():
             write_identity(place, StoreIdentity(host))
-        self._finished(self._find_stores())
+        self.control.run(self._find_stores())
         return host
 
     @property
     def catalog_host(self) -> str:
         """The host of the controller, or of the last one."""
-        return self.actors.host_of(self._order.node_id)
+        return self.actors.host_of(self.control.node_id)
 
     def lose_node(self, host: str) -> Path:
         """Lose a node with all that runs there, for good; return its disk.
@@ -569,8 +494,8 @@ class StubCluster:
         If it is that of the catalog, another controller has to begin elsewhere.
         """
         node_id = self.actors.node_on(host)
-        if node_id == self._order.node_id:
-            self._finished(self._lose_controller())
+        if node_id == self.control.node_id:
+            self.control.lose()
         disk = self.actors.directory_of(host)
         self.actors.lose_node(node_id)
         return disk
@@ -579,28 +504,9 @@ class StubCluster:
         """Cut a node off; its processes live until it is lost."""
         self.actors.cut_off(self.actors.node_on(host))
 
-    async def _lose_controller(self) -> None:
-        self._controller_is_down = True
-        await self._end_controller()
-
     def begin_controller(self, host: str) -> None:
         """Have a node begin a controller, as its store would after a while (ADR 0143)."""
-        place = self.actors.directory_of(host)
-        identity = read_identity(place)
-        assert identity is not None
-        order = CatalogOrder(
-            self.actors.node_on(host), "recover", identity.cluster_id, str(uuid.uuid4()), False
-        )
-
-        async def begin() -> None:
-            self._controller_is_down = True
-            await self._end_controller()
-            self._order, self.actors.data_dir = order, str(place)
-            self._controller = self._new_controller(was_restarted=False)
-            self._controller_is_down = False
-            await self._controller.ready()
-
-        self._finished(begin())
+        self.control.begin_on(self.actors.node_on(host), self.actors.directory_of(host))
 
     def wait_shipping(self, host: str = HOST) -> None:
         """Wait until what is stored on a node is shipped."""
@@ -614,51 +520,51 @@ class StubCluster:
     def drain_by_ray(self) -> None:
         """Have Ray drain the second node."""
         self.actors.drained.add(self.actors.node_on(OTHER_STORE))
-        self._finished(self._look_for_drained())
+        self.control.run(self._look_for_drained())
 
     async def _look_for_drained(self) -> None:
-        await (await self._controller.serving()).moves.look()
+        await (await self.control.serving()).moves.look()
 
     async def _find_stores(self) -> None:
-        await (await self._controller.serving()).stores.find()
+        await (await self.control.serving()).stores.find()
 
     def store_of(self, partition: str) -> str:
         """Return the store that a partition is in."""
 
         async def look() -> str:
-            row = (await self._controller.serving()).topics.partition(TopicName.parse(partition))
+            row = (await self.control.serving()).topics.partition(TopicName.parse(partition))
             return "" if row is None else row.store_id
 
-        return self._finished(look())
+        return self.control.run(look())
 
     def take_away(self, partition: str) -> None:
         """The node of a partition is gone, with the partition's actor and its dispatchers."""
-        self._finished(self._move(partition, _FAR_STORE))
+        self.control.run(self._move(partition, _FAR_STORE))
         self.actors.end_named(partition)
-        self._finished(self._look_for_dead())
+        self.control.run(self._look_for_dead())
 
     def bring_back(self, partition: str) -> None:
         """The node of a partition is there again."""
-        self._finished(self._move(partition, STORE))
+        self.control.run(self._move(partition, STORE))
 
     async def _move(self, partition: str, store_id: str) -> None:
-        catalog = (await self._controller.serving()).topics.catalog
+        catalog = (await self.control.serving()).topics.catalog
         catalog.remember_store(_FAR_STORE, _FAR_HOST, "/far")
         catalog._db.execute("UPDATE partition SET store_id = ? WHERE name = ?", (store_id, partition))  # noqa: SLF001
 
     async def _look_for_dead(self) -> None:
-        (await self._controller.serving()).topic_actors.replace_dead()
+        (await self.control.serving()).topic_actors.replace_dead()
 
     def lose_unstored(self, topic: str) -> None:
         """A non-persistent topic is gone with its node and that of the catalog."""
 
         async def forget() -> None:
-            plane = await self._controller.serving()
+            plane = await self.control.serving()
             plane.topics.unstored.discard(topic)
 
-        self._finished(forget())
+        self.control.run(forget())
         self.actors.end_named(topic)
-        self._finished(self._look_for_dead())
+        self.control.run(self._look_for_dead())
 
     def cut_lanes(self, address: str) -> None:
         """Break every connection of an actor; the actor lives."""
@@ -678,8 +584,7 @@ class StubCluster:
         self._has_ended = True
         if self._restless is not None:
             self._restless.join()
-        self._finished(self._end_loop())
-        self._owner.stop()
+        self.control.close()
         lives = self.actors.lives().values()
         for kind in (StubDispatcher, StubNonPersistentPartition, StubPartition):
             for actor in lives:
@@ -691,19 +596,6 @@ class StubCluster:
             compactor.kill()
         self.actors.close()
         shutil.rmtree(self._lane_directory, ignore_errors=True)
-
-    async def _end_controller(self) -> None:
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=ATTACH_TIMEOUT_S)
-        if (plane := self._controller._plane) is not None:  # noqa: SLF001
-            plane.catalog.close()
-
-    async def _end_loop(self) -> None:
-        await self._end_controller()
-        await asyncio.get_running_loop().shutdown_default_executor()
 
 
 def _order(data_dir: Path) -> CatalogOrder:

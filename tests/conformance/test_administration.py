@@ -214,7 +214,7 @@ def test_the_logs_of_changes_are_the_brokers_own(admin: Admin, client: Client) -
 
 def test_a_repeat_after_a_lost_answer_is_no_error(admin: Admin, broker: Broker) -> None:
     def once_lost(call: Callable[[], object]) -> None:
-        broker.cluster.controller_answers_to_lose = 1
+        broker.cluster.control.answers_to_lose = 1
         call()
 
     once_lost(lambda: admin.tenants.create("shop"))

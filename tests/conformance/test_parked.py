@@ -491,7 +491,7 @@ def test_a_lost_signal_is_made_up_for(
     topic = broker.topic()
     consumer = client.subscribe(topic, "s")
     park(broker, topic, consumer)
-    broker.cluster.controller_answers_to_lose = 3
+    broker.cluster.control.answers_to_lose = 3
     broker.client().create_producer(topic).send(b"x")
     assert values(consumer, 1) == [b"x"]
 

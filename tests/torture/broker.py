@@ -274,7 +274,7 @@ class TorturedBroker:
         if fault.kind in CATALOG_FAULTS:
             return self.catalog_disk.heal if self.catalog_disk.fail(fault.kind) else None
         if fault.kind == LOSE_CONTROLLER_ANSWER:
-            self.cluster.controller_answers_to_lose += 1
+            self.cluster.control.answers_to_lose += 1
         elif fault.kind == KILL_CONTROLLER:
             with self.catalog_disk.healed():
                 self.cluster.kill_controller()

@@ -24,9 +24,9 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 def test_a_topic_is_created_once_and_that_is_no_error(place: Place) -> None:
     cluster, admin = place
-    cluster.controller_answers_to_lose = 1
+    cluster.control.answers_to_lose = 1
     admin.topics.create_topic("a")
-    cluster.controller_answers_to_lose = 2
+    cluster.control.answers_to_lose = 2
     admin.topics.create_partitioned_topic("b", 3)
     assert admin.topics.partitions() == {
         "persistent://public/default/a": 0,
@@ -37,7 +37,7 @@ def test_a_topic_is_created_once_and_that_is_no_error(place: Place) -> None:
 def test_a_topic_is_deleted_once_and_that_is_no_error(place: Place) -> None:
     cluster, admin = place
     admin.topics.create_topic("a")
-    cluster.controller_answers_to_lose = 1
+    cluster.control.answers_to_lose = 1
     admin.topics.delete("a")
     assert admin.topics.list() == []
 
@@ -46,7 +46,7 @@ def test_what_was_not_carried_out_stays_an_error(place: Place) -> None:
     cluster, admin = place
     admin.topics.create_partitioned_topic("a", 2)
     for lost in (0, 1):
-        cluster.controller_answers_to_lose = lost
+        cluster.control.answers_to_lose = lost
         with pytest.raises(NotAllowedError, match="already exists"):
             admin.topics.create_partitioned_topic("a", 2)
     with pytest.raises(TopicNotFound):
