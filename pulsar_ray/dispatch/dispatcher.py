@@ -21,8 +21,6 @@ from pulsar_ray.dispatch.consumer import Attachment, Consumer, ConsumerExit, Con
 from pulsar_ray.dispatch.delayed_blocks import DelayedBlocks
 from pulsar_ray.dispatch.grant import DropQueue, Grant
 from pulsar_ray.dispatch.grant_maker import GrantMaker, RatedGrants, UnackedLimits
-from pulsar_ray.dispatch.policies.policy import GrantSource
-from pulsar_ray.dispatch.policies.subscription_type import SubscriptionType
 from pulsar_ray.dispatch.redelivery import (
     EMPTY_QUEUE,
     ConsumerQueue,
@@ -32,6 +30,8 @@ from pulsar_ray.dispatch.redelivery import (
 )
 from pulsar_ray.dispatch.returning_consumers import ReportedRows, ReturningConsumers
 from pulsar_ray.dispatch.settings import DispatchSettings
+from pulsar_ray.dispatch.subscription_types.policy import GrantSource
+from pulsar_ray.dispatch.subscription_types.subscription_type import SubscriptionType
 from pulsar_ray.dispatch.suspects.blame import Blame, Crash
 from pulsar_ray.errors import ConsumerBusy, CumulativeAcknowledgementNotAllowedError
 from pulsar_ray.managed_ledger.cursor.managed_cursor import KnownConsumer, ManagedCursor

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
 from pulsar_ray.dispatch.consumer import Consumer, Delivery, DispatchBlock, SuspectGroup
 from pulsar_ray.dispatch.grant import Grant, grant_of
-from pulsar_ray.dispatch.policies.subscription_type import SubscriptionType
 from pulsar_ray.dispatch.settings import DispatchSettings
+from pulsar_ray.dispatch.subscription_types.subscription_type import SubscriptionType
 from pulsar_ray.managed_ledger.cursor.redelivery_counts import RedeliveryCounts
 from pulsar_ray.model.message_id import Position
 from pulsar_ray.model.rate_limit import NO_LIMIT, RateLimit

@@ -14,9 +14,9 @@ from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
 from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec, DispatchBlock
 from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.dispatch.grant_maker import GrantMaker, RatedGrants
-from pulsar_ray.dispatch.policies.policy import GrantSource
-from pulsar_ray.dispatch.policies.subscription_type import SubscriptionType
 from pulsar_ray.dispatch.settings import DispatchSettings
+from pulsar_ray.dispatch.subscription_types.policy import GrantSource
+from pulsar_ray.dispatch.subscription_types.subscription_type import SubscriptionType
 from pulsar_ray.managed_ledger.cursor.redelivery_counts import RedeliveryCounts
 from pulsar_ray.model.traffic import Drops
 

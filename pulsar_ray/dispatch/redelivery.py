@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
 from pulsar_ray.dispatch.consumer import Consumer, Delivery, DispatchBlock, Key, SuspectGroup
-from pulsar_ray.dispatch.policies.subscription_type import SubscriptionType
 from pulsar_ray.dispatch.returning_consumers import ReturningConsumers
+from pulsar_ray.dispatch.subscription_types.subscription_type import SubscriptionType
 from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor
 from pulsar_ray.model import row_ranges, row_sets
 from pulsar_ray.model.message_id import Position

@@ -15,9 +15,9 @@ from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
 from pulsar_ray.dispatch.consumer import Consumer, DispatchBlock
 from pulsar_ray.dispatch.delayed_blocks import DelayedBlocks
 from pulsar_ray.dispatch.key_shared.sticky_key import Slots
-from pulsar_ray.dispatch.policies.subscription_type import SubscriptionType
 from pulsar_ray.dispatch.returning_consumers import ReportedRows, ReturningConsumers
 from pulsar_ray.dispatch.settings import DispatchSettings
+from pulsar_ray.dispatch.subscription_types.subscription_type import SubscriptionType
 from pulsar_ray.format.delivery_times import DeliveryTimes
 from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor, SuspectRows
 from pulsar_ray.model import row_ranges, row_sets

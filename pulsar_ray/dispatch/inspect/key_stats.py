@@ -10,7 +10,7 @@ from pulsar_ray.dispatch.consumer import Consumer
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.key_shared.policy import KeySharedPolicy
 from pulsar_ray.dispatch.key_shared.sticky_key import Slotting, slot_of, sticky_key
-from pulsar_ray.dispatch.policies.subscription_type import SubscriptionType
+from pulsar_ray.dispatch.subscription_types.subscription_type import SubscriptionType
 from pulsar_ray.errors import NotAllowedError
 from pulsar_ray.model.enums import KeySharedMode
 

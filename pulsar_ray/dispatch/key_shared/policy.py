@@ -21,7 +21,7 @@ from pulsar_ray.dispatch.key_shared.hash_regions import (
     StickyRanges,
 )
 from pulsar_ray.dispatch.key_shared.key_routes import KeyRoutes, WaitingIndex
-from pulsar_ray.dispatch.policies.policy import GrantSource, rows_that_fit
+from pulsar_ray.dispatch.subscription_types.policy import GrantSource, rows_that_fit
 from pulsar_ray.dispatch.suspects.turns import dispatch_to_owners, end_patience, held_slots
 from pulsar_ray.errors import ConsumerBusy
 from pulsar_ray.model import row_sets

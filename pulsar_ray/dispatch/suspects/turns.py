@@ -17,7 +17,7 @@ from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
 from pulsar_ray.dispatch.consumer import Consumer, DispatchBlock, Key, SuspectGroup
 from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.dispatch.key_shared.key_routes import KeyRoutes, WaitingIndex
-from pulsar_ray.dispatch.policies.policy import GrantSource
+from pulsar_ray.dispatch.subscription_types.policy import GrantSource
 from pulsar_ray.dispatch.suspects.groups import SuspectGroups
 from pulsar_ray.model import row_sets
 from pulsar_ray.model.row_sets import RowSet

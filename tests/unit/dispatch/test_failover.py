@@ -8,8 +8,8 @@ import pytest
 
 from pulsar_ray.dispatch.consumer import ConsumerExit, ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
-from pulsar_ray.dispatch.policies.failover import elected_index
 from pulsar_ray.dispatch.settings import DispatchSettings
+from pulsar_ray.dispatch.subscription_types.failover import elected_index
 from pulsar_ray.model.enums import ConsumerType
 from tests.unit.dispatch.rig import Rig, dropped
 

@@ -19,8 +19,8 @@ from collections.abc import Collection
 from pulsar_ray.dispatch.blocks import counted_rows
 from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec, DispatchBlock
 from pulsar_ray.dispatch.grant import Grant
-from pulsar_ray.dispatch.policies.policy import GrantSource, rows_that_fit
 from pulsar_ray.dispatch.settings import DispatchSettings
+from pulsar_ray.dispatch.subscription_types.policy import GrantSource, rows_that_fit
 from pulsar_ray.dispatch.suspects.turns import dispatch_to_free
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec
 from pulsar_ray.dispatch.grant import Grant
-from pulsar_ray.dispatch.policies.policy import GrantSource, rows_that_fit
+from pulsar_ray.dispatch.subscription_types.policy import GrantSource, rows_that_fit
 from pulsar_ray.dispatch.suspects.turns import (
     clear_outlived,
     grant_waiting,

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 import mmh3
 
 from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec
-from pulsar_ray.dispatch.policies.single_active import SingleActivePolicy
+from pulsar_ray.dispatch.subscription_types.single_active import SingleActivePolicy
 from pulsar_ray.model.topic_name import TopicName
 
 RING_POINTS = 100

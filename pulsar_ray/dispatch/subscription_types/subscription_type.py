@@ -8,11 +8,11 @@ from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
 from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.key_shared.policy import KeySharedPolicy, new_regions
 from pulsar_ray.dispatch.key_shared.sticky_key import Slotting
-from pulsar_ray.dispatch.policies.failover import FailoverPolicy
-from pulsar_ray.dispatch.policies.policy import DispatchPolicy
-from pulsar_ray.dispatch.policies.shared import SharedPolicy
-from pulsar_ray.dispatch.policies.single_active import SingleActivePolicy
 from pulsar_ray.dispatch.settings import DispatchSettings
+from pulsar_ray.dispatch.subscription_types.failover import FailoverPolicy
+from pulsar_ray.dispatch.subscription_types.policy import DispatchPolicy
+from pulsar_ray.dispatch.subscription_types.shared import SharedPolicy
+from pulsar_ray.dispatch.subscription_types.single_active import SingleActivePolicy
 from pulsar_ray.errors import ConsumerBusy
 from pulsar_ray.model.enums import ConsumerType
 
