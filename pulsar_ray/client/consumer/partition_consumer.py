@@ -154,7 +154,7 @@ class PartitionConsumer:
                 int(options.consumer_type),
                 int(options.priority_level),  # it may be a bool
                 options.batch_index_ack_enabled,
-                deliveries.reads_files,
+                deliveries.files.are_readable,
                 deliveries.numbering,
                 deliveries.last_number,
                 held,

@@ -12,10 +12,10 @@ from pulsar_ray.client.acks.ack_tracker import AckBatch
 from pulsar_ray.client.acks.partition_acks import LateAcks, PartitionAcks
 from pulsar_ray.client.acks.unreadable_blocks import UnreadableBlocks
 from pulsar_ray.client.consumer.consumer_credit import ConsumerCredit
+from pulsar_ray.client.consumer.partition_files import PartitionFiles
 from pulsar_ray.client.consumer.start_position import SkippedRows, StartPosition
 from pulsar_ray.client.metrics.client_figures import ReceivedCounts
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
-from pulsar_ray.client.received import block_decoder
 from pulsar_ray.client.received.block_decoder import SegmentFiles
 from pulsar_ray.client.received.consumed_count import ConsumedCount
 from pulsar_ray.client.received.message import BlockRows, rows_in, set_of
@@ -29,8 +29,6 @@ from pulsar_ray.client.received.receiver_queue import (
 from pulsar_ray.errors import PulsarException, error_from
 from pulsar_ray.lane.progress_page import new_counter
 from pulsar_ray.ledger.reader import SegmentGone
-from pulsar_ray.ledger.segment_file import segment_name
-from pulsar_ray.managed_ledger.log.trimmed_ledgers import NONE_TRIMMED, last_trimmed_ledger
 from pulsar_ray.model import row_sets
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.message_id import MessageId, has_rewound, seeks_of
@@ -117,8 +115,7 @@ class PartitionDeliveries:
         """The number of the last delivery that arrived."""
         self.start: dict[str, Any] | None = options.first_start
         """Where a non-durable cursor is to begin; behind what has arrived, should its dispatcher die."""
-        self.reads_files = False
-        """Whether this process can read the partition's segments."""
+        self.files = PartitionFiles(target.files)
         self.is_stored = is_stored
         self._target = target
         self._route = route
@@ -136,14 +133,7 @@ class PartitionDeliveries:
         self._awaits_reset = False
         self.redeliveries = 0
         """How often all that is held was dropped, to come again."""
-        self._directory = ""
-        """Of the partition, at the last attachment."""
         self._is_active: bool | None = None
-        # The segment that was delivered from last, and its path.
-        self._segment = (-1, -1)
-        self._path = ""
-        self._last_deleted = NONE_TRIMMED
-        """The highest ledger that was found deleted."""
         # Chunks that came, by the number of the delivery that they belong to.
         self._chunks: dict[int, list[QueuedChunk]] = {}
         # Errors in place of bytes, likewise.
@@ -165,9 +155,7 @@ class PartitionDeliveries:
 
         If it has moved to another node since, the queue is read while the former one has its files yet.
         """
-        could_read, self.reads_files = self.reads_files, block_decoder.can_read(attached.reach)
-        former, self._directory = self._directory, attached.directory
-        if could_read and former and (former != attached.directory or not self.reads_files):
+        if self.files.attached(attached):
             self._load_queue()
 
     def _load_queue(self) -> None:
@@ -179,7 +167,7 @@ class PartitionDeliveries:
         with self._lock:
             waiting = self._target.queue.unread_of(self)
         try:
-            loaded = {id(delivery): self._loaded(delivery) for delivery in waiting}
+            loaded = {id(delivery): self.files.loaded(delivery) for delivery in waiting}
         except PulsarException:
             with self._lock:
                 self._give_up_from(waiting[0])
@@ -200,15 +188,6 @@ class PartitionDeliveries:
         first = (chunk[:2] for chunk in delivery.chunks[:1])  # of ledger and entry
         self.start = {"target": list(next(first, delivery.key)), "inclusive": True}
 
-    def _loaded(self, delivery: QueuedDelivery) -> QueuedDelivery:
-        read = self._target.files.stored_bytes
-        chunks = [
-            chunk._replace(data=memoryview(read(chunk.path, chunk.offset, chunk.length)))
-            for chunk in delivery.chunks
-        ]
-        data = memoryview(read(delivery.path, delivery.offset, delivery.length))
-        return delivery._replace(data=data, chunks=chunks or ())
-
     def number_anew(self) -> None:
         """Forget the numbers of all dispatchers so far. Called with the lock held."""
         self.numbering, self.last_number = -1, 0
@@ -218,7 +197,6 @@ class PartitionDeliveries:
 
         Called with the lock held; call `end_forgotten` of the requests afterwards.
         """
-        self._segment = (-1, -1)
         self._chunks.clear()
         self._unread.clear()
         self._target.stands(self, None)
@@ -325,15 +303,12 @@ class PartitionDeliveries:
                     # A non-durable cursor dies with its dispatcher: the next one goes on behind what arrived.
                     last = first + row_set.bit_length() - 1 if entries > 1 else first
                     self._start_behind([ledger_id, last])
-                if (ledger_id, segment) != self._segment:
-                    self._path = self._segment_path(ledger_id, segment)
-                    self._segment = (ledger_id, segment)
                 deliveries.append(
                     QueuedDelivery(
                         self,
                         generation,
                         ledger_id,
-                        self._path,
+                        self.files.path(ledger_id, segment) if self.is_stored else "",
                         at,
                         length,
                         first,
@@ -370,7 +345,7 @@ class PartitionDeliveries:
                 if body:
                     data = body[offset : offset + length]
                     offset += length
-                path = self._segment_path(ledger_id, segment)
+                path = self.files.path(ledger_id, segment) if self.is_stored else ""
                 chunks.append(QueuedChunk(ledger_id, entry_id, path, at, length, data))
 
     def _not_read(self, request: NotRead) -> None:
@@ -414,13 +389,6 @@ class PartitionDeliveries:
             self._unacked.note_count(ledger_id, first_entry_id, rows, count)
         if failures:
             self._unacked.note_failures(ledger_id, first_entry_id, failures)
-
-    def _segment_path(self, ledger_id: int, segment_index: int) -> str:
-        if not self.is_stored:
-            return ""
-        attached = self._requests.link.attached
-        assert attached is not None
-        return f"{attached.directory}/{segment_name(ledger_id, segment_index)}"
 
     def _start_behind(self, position: list[int] | None) -> None:
         if position is not None:
@@ -578,12 +546,11 @@ class PartitionDeliveries:
         """
         if not isinstance(error, SegmentGone) or not self.is_stored or not delivery.length:
             return False
-        directory = Path(delivery.path).parent
-        if directory.exists():
+        if Path(delivery.path).parent.exists():
             return False
         with self._lock:
             if self._target.queue.is_next(delivery):  # not dropped meanwhile
-                if str(directory) != self._directory:
+                if self.files.was_left(delivery.path):
                     return False
                 self._give_up_from(delivery)
         return True
@@ -611,7 +578,7 @@ class PartitionDeliveries:
 
         False if it cannot be read for another reason.
         """
-        if not isinstance(error, SegmentGone) or not self._was_deleted(delivery):
+        if not isinstance(error, SegmentGone) or not self.files.was_deleted(delivery):
             return False
         ledger_id, entry_id, rows = delivery.ledger_id, delivery.first_entry_id, delivery.rows
         with self._lock:
@@ -624,22 +591,8 @@ class PartitionDeliveries:
         return True
 
     def is_deleted(self, delivery: QueuedDelivery) -> bool:
-        """Whether the ledger of a delivery was deleted while it waited; looks for its file."""
-        if not delivery.length:
-            return True
-        is_here = delivery.data is not None or self._target.files.has(delivery.path)
-        return not is_here and self._was_deleted(delivery)
-
-    def _was_deleted(self, delivery: QueuedDelivery) -> bool:
-        """Whether the partition has deleted what is missing of a delivery."""
-        if not delivery.length:
-            return True  # the dispatcher has found out
-        if not self.reads_files:
-            return False
-        first = delivery.chunks[0].ledger_id if delivery.chunks else delivery.ledger_id
-        if first > self._last_deleted:
-            self._last_deleted = last_trimmed_ledger(Path(delivery.path).parent)
-        return first <= self._last_deleted
+        """See `PartitionFiles.is_deleted`."""
+        return self.files.is_deleted(delivery)
 
     def begin_move(self, delivery: QueuedDelivery) -> None:
         """Begin to move a delivery to another topic. Called with the lock held."""

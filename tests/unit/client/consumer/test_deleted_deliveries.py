@@ -51,7 +51,8 @@ def consumer(
     partition, link = open_partition(core)
     if directory is not None:
         link.attached = dataclasses.replace(link.attached, directory=str(directory))
-        partition.deliveries.reads_files = True
+        partition.deliveries.look_at_files(link.attached)
+        partition.deliveries.files.are_readable = True
     return core, partition, link
 
 
@@ -95,6 +96,7 @@ def test_who_is_sent_bytes_believes_the_dispatcher_alone(directory: Path) -> Non
     core, partition, link = consumer(None)
     # Of another node: there is a directory of this name here, which says nothing of that one.
     link.attached = dataclasses.replace(link.attached, directory=str(directory))
+    partition.deliveries.look_at_files(link.attached)
     place(partition, 1, DELETED)
     with pytest.raises(SegmentGone):
         receive(core)
