@@ -161,8 +161,8 @@ class JournalDoor:
                 known = self._life.files_of(partition)
                 folder = prefix.rstrip("/")
                 of_teller = [name for name in known if name.rpartition("/")[0] == folder]
-                # A compacted form stays as long as somebody reads it, which its remover knows.
-                gone += [name for name in of_teller if name not in ends and "-kept-" not in name]
+                # A file that is here may have begun behind this packet; its remover tells of others.
+                gone += [n for n in of_teller if n not in ends and not self._files.has(partition, n)]
                 self._queue(teller, turn, False, ends, gone)
             case ["tell", int(turn), bool(is_awaited), dict(ends), list(gone)]:
                 self._queue(teller, turn, is_awaited, ends, gone)

@@ -259,6 +259,10 @@ class StoreFiles:
                 with contextlib.suppress(FileNotFoundError):
                     _sync(directory / file)
 
+    def has(self, partition: str, file: str) -> bool:
+        path = self.path(partition) / file
+        return path.exists() or note_of(path).exists()
+
     def is_superseded(self, partition: str, file: str) -> bool:
         if self.is_dropped(partition):
             return True

@@ -411,8 +411,8 @@ class StoreLife:
                 self.shipping.queue(now, Append(partition, file, begin), lengths[file] - begin)
             if is_manifest(file):
                 self._queue_marks(partition, mirror)
-        if missing := [file for file in known if file not in lengths]:
-            self.gone(now, partition, missing)
+        # Its owner may be about to list a segment, which it told before: only the owner removes what is here.
+        self.gone(now, partition, [file for file in known if not self.directory.has(partition, file)])
 
     def _queue_marks(self, partition: str, mirror: PartitionState) -> None:
         for term in sorted(self.directory.left(partition) - mirror.left):

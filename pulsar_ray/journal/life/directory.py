@@ -38,6 +38,9 @@ class Directory(Protocol):
     def is_dropped(self, partition: str) -> bool:
         """Return whether the partition is no more, and has to go from the journal."""
 
+    def has(self, partition: str, file: str) -> bool:
+        """Return whether a file is here, or a note of its pieces, listed or not."""
+
     def is_superseded(self, partition: str, file: str) -> bool:
         """Return whether a file is not here because something later here stands for it."""
 

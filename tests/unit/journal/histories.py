@@ -197,6 +197,10 @@ class Disk:
     def is_dropped(self, partition: str) -> bool:
         return False
 
+    def has(self, partition: str, file: str) -> bool:
+        copy = self.copies[partition]
+        return file in copy.files or file in copy.away
+
     def is_superseded(self, partition: str, file: str) -> bool:
         return False
 

@@ -27,10 +27,11 @@ from pulsar_ray.journal.requests import Task, Wait
 from pulsar_ray.journal.shipped_disk import ShippedDisk
 from pulsar_ray.journal.shipping import Cut
 from pulsar_ray.journal.storage.file_store import FileStore
-from pulsar_ray.journal.store_files import listed_files, read_term, remove_partition
+from pulsar_ray.journal.store_files import StoreFiles, listed_files, read_term, remove_partition
 from pulsar_ray.journal.store_journal import StoreJournal
 from pulsar_ray.journal.store_life import StoreLife
 from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk
+from pulsar_ray.ledger.segment_file import segment_name
 from pulsar_ray.maintenance.backup import adopt_copy, back_up
 from pulsar_ray.maintenance.repair import repair_directory
 from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory
@@ -694,6 +695,61 @@ async def test_what_a_former_owner_told_is_taken_before_what_its_successor_tells
     await again.until_confirmed(2)
     assert sorted(journal._life.files_of(str(NUMBER))) == sorted(listed_files(again.directory))
     again.die()
+    await asyncio.to_thread(journal.stop)
+
+
+@runs
+async def test_a_segment_that_began_while_a_journal_started_is_not_taken_for_a_removed_one(
+    homes: tuple[Path, Path], url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = homes
+    journal = await asyncio.to_thread(started, first, url)
+    partition = Partition(first, managed_ledger_max_entries_per_ledger=1)
+    partition.publish(0)
+    await partition.until_confirmed(0)
+    await asyncio.to_thread(journal.stop)
+    is_starting, may_go_on, recover = threading.Event(), threading.Event(), StoreFiles.recover
+
+    def recovered(files: StoreFiles, number: str) -> None:
+        is_starting.set()
+        assert may_go_on.wait(DEADLINE_S)
+        recover(files, number)
+
+    monkeypatch.setattr(StoreFiles, "recover", recovered)
+    starting = asyncio.ensure_future(asyncio.to_thread(started, first, url))
+    await until(is_starting.is_set)
+    await until(lambda: partition.link._socket)  # its greeting waits to be read
+    partition.publish(1)
+    may_go_on.set()
+    journal = await starting
+    await partition.until_confirmed(0, 1)
+    await until(lambda: journal._life.shipping.is_idle and not journal._life._going)
+    assert all((partition.directory / name).exists() for name in listed_files(partition.directory))
+    partition.die()
+    await asyncio.to_thread(journal.stop)
+    await asyncio.to_thread(taken_over, second, url)
+    assert stored(second) == [0, 1]
+
+
+@runs
+async def test_a_journal_that_starts_keeps_a_segment_that_the_manifest_is_about_to_name(
+    homes: tuple[Path, Path], url: str
+) -> None:
+    journal = await asyncio.to_thread(started, homes[0], url)
+    partition = Partition(homes[0])
+    partition.publish(0)
+    begun = partition.directory / segment_name(1 << 33, 0)
+    begun.write_bytes(b"a frame")
+    partition.link.synced(begun.name, 7)
+    partition.link.when_durable(lambda: partition.confirmed.append(1))
+    await partition.until_confirmed(0, 1)
+    await asyncio.to_thread(journal.stop)
+    journal = await asyncio.to_thread(started, homes[0], url)
+    partition.publish(2)
+    await partition.until_confirmed(0, 1, 2)
+    await until(lambda: journal._life.shipping.is_idle and not journal._life._going)
+    assert begun.exists()
+    partition.die()
     await asyncio.to_thread(journal.stop)
 
 
