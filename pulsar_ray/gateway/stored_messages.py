@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timezone
+from datetime import MAXYEAR, datetime, timedelta
 
 from aiohttp import web
 
@@ -19,6 +19,8 @@ from pulsar_ray.schema.auto import AutoSchema
 from pulsar_ray.security.authorization import Right
 
 READ_MS = 2_000
+_CYCLE_YEARS, _CYCLE_MS = 400, 146_097 * 86_400_000
+"""After so many years the calendar repeats itself."""
 _A_TOPIC = f"/admin/v2/{TOPIC}"
 
 
@@ -124,9 +126,15 @@ def message_answer(message: Message) -> web.Response:
 
 
 def as_time(time_ms: int) -> str:
-    """Return a time in ms since 1970 as Pulsar writes it."""
-    text = datetime.fromtimestamp(time_ms / 1000, timezone.utc).isoformat(timespec="milliseconds")
-    return text.replace("+00:00", "Z")
+    """Return a time in ms since 1970 as Pulsar writes it.
+
+    Programs give event times as they like: years behind 9999, which datetime has not, are written with a plus.
+    """
+    cycles, left_ms = divmod(time_ms, _CYCLE_MS)
+    moment = datetime(1970, 1, 1) + timedelta(milliseconds=left_ms)
+    year = moment.year + _CYCLE_YEARS * cycles
+    text = moment.isoformat(timespec="milliseconds").partition("-")[2]
+    return f"{'+' if year > MAXYEAR else ''}{year:04}-{text}Z"
 
 
 def _in_header(text: str) -> str:

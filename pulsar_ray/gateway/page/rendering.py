@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import mimetypes
 from collections.abc import Mapping
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pulsar_ray import __version__
 from pulsar_ray.gateway.doors import UI
+from pulsar_ray.gateway.stored_messages import as_time
 from pulsar_ray.model import short_numbers
 from pulsar_ray.model.topic_name import TopicName
 
@@ -47,7 +47,7 @@ def time_text(milliseconds: float | None) -> str:
     """Return a time since 1970 in UTC; a dash for none."""
     if not milliseconds:
         return "-"
-    return datetime.fromtimestamp(milliseconds / 1000, timezone.utc).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    return as_time(int(milliseconds)).replace("T", " ").removesuffix("Z")
 
 
 def _exact(number: float | None) -> str:

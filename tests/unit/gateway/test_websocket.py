@@ -120,6 +120,28 @@ def test_a_message_waits_for_its_time(call: Http, client: Client, name: str) -> 
         consumer.receive(100)
 
 
+@pytest.mark.parametrize(
+    ("event_ms", "text"),
+    [
+        (253402300799999, "9999-12-31T23:59:59.999Z"),
+        (253402300800000, "+10000-01-01T00:00:00.000Z"),
+        # Somebody's nanoseconds.
+        (1_600_000_000_123_456_789, "+50703951-08-13T22:44:16.789Z"),
+    ],
+)
+def test_an_event_time_far_away_stands_in_no_way(
+    call: Http, client: Client, name: str, event_ms: int, text: str
+) -> None:
+    client.subscribe(name, "s").close()
+    client.create_producer(name).send(b"x", event_timestamp=event_ms)
+    with opened(call, f"consumer/persistent/public/default/{name}/s") as socket:
+        assert json.loads(socket.recv(WAIT_S))["eventTime"] == text
+    peeked = call("GET", f"/admin/v2/persistent/public/default/{name}/subscription/s/position/1")
+    assert peeked.headers["X-Pulsar-event-time"] == text
+    page = call("GET", f"/ui/topics/persistent/public/default/{name}/messages?at=earliest").body.decode()
+    assert text.rstrip("Z").replace("T", " ") in page
+
+
 def test_a_subscription_that_is_not_durable_ends_with_its_socket(
     call: Http, client: Client, name: str
 ) -> None:
