@@ -106,9 +106,8 @@ class Gateway:
         if self._remembering is not None:
             self._remembering.cancel()
         self._connections.close()
-        await self._sockets.close()
-        if self._runner is not None:
-            await self._runner.cleanup()
+        ended = self._sockets.close()
+        await asyncio.gather(ended, *([] if self._runner is None else [self._runner.cleanup()]))
         self._calls.close()
         with suppress(PulsarException, asyncio.TimeoutError):
             await self._client.close()

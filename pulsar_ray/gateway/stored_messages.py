@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import MAXYEAR, datetime, timedelta
+from datetime import MAXYEAR, datetime, timedelta, timezone
 
 from aiohttp import web
 
@@ -128,13 +128,13 @@ def message_answer(message: Message) -> web.Response:
 def as_time(time_ms: int) -> str:
     """Return a time in ms since 1970 as Pulsar writes it.
 
-    Programs give event times as they like: years behind 9999, which datetime has not, are written with a plus.
+    Programs give event times as they like: years behind 9999, which Python has not, are written with a plus.
     """
     cycles, left_ms = divmod(time_ms, _CYCLE_MS)
-    moment = datetime(1970, 1, 1) + timedelta(milliseconds=left_ms)
+    moment = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=left_ms)
     year = moment.year + _CYCLE_YEARS * cycles
-    text = moment.isoformat(timespec="milliseconds").partition("-")[2]
-    return f"{'+' if year > MAXYEAR else ''}{year:04}-{text}Z"
+    text = moment.strftime("%m-%dT%H:%M:%S")
+    return f"{'+' if year > MAXYEAR else ''}{year:04}-{text}.{left_ms % 1000:03}Z"
 
 
 def _in_header(text: str) -> str:

@@ -6,9 +6,10 @@ import asyncio
 import base64
 import binascii
 import json
+import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -37,12 +38,20 @@ from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.security.authorization import Resource, Right
 
+logger = logging.getLogger(__name__)
+
 FRAME_BYTES = 8 << 20
 """The largest frame: a payload of 5 MiB in base64, and its properties."""
 SENDS_UNDER_WAY = 1000
+BYTES_UNDER_WAY = 16 << 20
+"""Of frames of one socket that are not answered yet; one more may come along."""
 RECEIVER_QUEUE = 1000
 SOCKETS = 1000
 PING_S = 30.0
+TAKEN_S = 60.0
+"""How long the other end may take to make room for a frame."""
+CLOSE_S = 5.0
+"""How long the other end may take to confirm that a socket closes."""
 _NUMBERS = {"errorCode": 0, "schemaVersion": 0}
 _SEND_ERROR, _NO_JSON = "send-error:7", "send-error:3"
 
@@ -56,7 +65,7 @@ class WebSocketRoutes:
         self._call = calls
         self._client = client
         self._check = check
-        self._open: set[web.WebSocketResponse] = set()
+        self._open: set[_Socket] = set()
 
     def add_to(self, routes: GuardedRoutes) -> None:
         """Add the routes."""
@@ -66,8 +75,11 @@ class WebSocketRoutes:
 
     async def close(self) -> None:
         """End all sockets, and tell their other ends to come again."""
-        for socket in list(self._open):
-            await socket.close(code=WSCloseCode.GOING_AWAY, message=b"the gateway stops")
+        await asyncio.gather(
+            *(socket.close(WSCloseCode.GOING_AWAY, "the gateway stops") for socket in self._open)
+        )
+        for socket in self._open:
+            socket.cut_off()
 
     async def produce(self, request: web.Request) -> web.StreamResponse:
         """Publish the frames of a socket."""
@@ -76,7 +88,7 @@ class WebSocketRoutes:
         arguments = {"batching_max_publish_delay_ms": 1, **_arguments(request.query, _PRODUCER)}
         producer = await self._client.create_producer(topic_of(request), **arguments)
         try:
-            return await self._serve(request, _Producing(producer).serve)
+            return await self._serve(request, _Producing(producer).steps)
         finally:
             with suppress(PulsarException):
                 await producer.close()
@@ -92,12 +104,12 @@ class WebSocketRoutes:
             # They are published by this process, which may do everything.
             topic = letters or f"{topic_of(request)}-{request.match_info['subscription']}-DLQ"
             await self._check(Right.PRODUCE, Resource(TopicName.parse(topic).full))
-        window = given.setdefault("receiver_queue_size", RECEIVER_QUEUE)
+        window = _window(given)
         name = request.match_info["subscription"]
         consumer = await self._client.subscribe(topic_of(request), name, **given)
         try:
             consuming = _Consuming(consumer, 0 if pulls else window, pulls, self._ends(request))
-            return await self._serve(request, consuming.serve)
+            return await self._serve(request, consuming.steps)
         finally:
             with suppress(PulsarException):
                 await consumer.close()
@@ -107,10 +119,10 @@ class WebSocketRoutes:
         self._admit(request)
         given = _arguments(request.query, _READER)
         start = given.pop("start", MessageId.latest)
-        window = given.setdefault("receiver_queue_size", RECEIVER_QUEUE)
+        window = _window(given)
         reader = await self._client.create_reader(topic_of(request), start, **given)
         try:
-            return await self._serve(request, _Consuming(reader, window, False, self._ends(request)).serve)
+            return await self._serve(request, _Consuming(reader, window, False, self._ends(request)).steps)
         finally:
             with suppress(PulsarException):
                 await reader.close()
@@ -141,17 +153,87 @@ class WebSocketRoutes:
             raise Refusal(503, f"{SOCKETS} WebSockets are open: try again")
 
     async def _serve(
-        self, request: web.Request, serve: Callable[[web.WebSocketResponse], Awaitable[None]]
+        self, request: web.Request, steps: Callable[[_Socket], tuple[Coroutine[Any, Any, None], ...]]
     ) -> web.StreamResponse:
-        socket = web.WebSocketResponse(heartbeat=PING_S, max_msg_size=FRAME_BYTES)
-        await socket.prepare(request)
+        """Carry out the steps on a socket of their own, until one of them ends."""
+        response = web.WebSocketResponse(timeout=CLOSE_S, heartbeat=PING_S, max_msg_size=FRAME_BYTES)
+        await response.prepare(request)
+        socket = _Socket(response, request.transport)
         self._open.add(socket)
+        tasks = [asyncio.create_task(step) for step in steps(socket)]
         try:
-            await serve(socket)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done() and (error := task.exception()) is not None:
+                    await _end(socket, error)
         finally:
-            self._open.discard(socket)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             await socket.close()
-        return socket
+            self._open.discard(socket)
+        return response
+
+
+async def _end(socket: _Socket, error: BaseException) -> None:
+    """Close a socket for an error, unless its other end brought that."""
+    if isinstance(error, (AlreadyClosed, ConnectionError)):
+        return
+    if isinstance(error, PulsarException):
+        reason = text_of(error)
+    else:
+        logger.error("a WebSocket ended with an error", exc_info=error)
+        reason = "something unexpected happened; the log of HTTP says what"
+    await socket.close(WSCloseCode.INTERNAL_ERROR, reason)
+
+
+class _Socket:
+    """Holds one end of a WebSocket, and cuts off another that takes nothing for long.
+
+    An end that reads nothing answers no ping either, but what waits for room to write does not learn of it.
+    """
+
+    def __init__(self, response: web.WebSocketResponse, transport: asyncio.Transport | None) -> None:
+        self._response = response
+        self._transport = transport
+
+    async def frames(self) -> AsyncIterator[str | bytes]:
+        """Give the frames of the other end until it closes the socket."""
+        async for frame in self._response:
+            if frame.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
+                return
+            yield frame.data
+
+    async def send(self, value: dict[str, Any]) -> None:
+        """Send a frame. Raises ConnectionError where the other end has gone."""
+        with self._within(TAKEN_S):
+            await self._response.send_json(value)
+
+    async def close(self, code: WSCloseCode = WSCloseCode.OK, reason: str = "") -> None:
+        """Close the socket, and say why as far as there is room.
+
+        Repeating it is harmless.
+        """
+        with self._within(CLOSE_S):
+            await self._response.close(code=code, message=_cut(reason))
+
+    def cut_off(self) -> None:
+        """End the connection, with whatever waits to be sent."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    @contextmanager
+    def _within(self, seconds: float) -> Iterator[None]:
+        deadline = asyncio.get_running_loop().call_later(seconds, self.cut_off)
+        try:
+            yield
+        finally:
+            deadline.cancel()
+
+
+def _cut(reason: str) -> bytes:
+    """Return so much of a text as a frame that closes has room for."""
+    return reason.encode()[:120].decode(errors="ignore").encode()
 
 
 class _Producing:
@@ -160,66 +242,64 @@ class _Producing:
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
         self._under_way = 0
-        self._answers: deque[dict[str, Any]] = deque()
+        self._bytes_under_way = 0
+        self._answers: deque[tuple[dict[str, Any], int]] = deque()
+        """Each with the size of its frame."""
         self._are_ready = asyncio.Event()
         self._was_answered = asyncio.Event()
 
-    async def serve(self, socket: web.WebSocketResponse) -> None:
-        """Publish until the other end leaves; what was begun is answered before that ends."""
-        answering = asyncio.create_task(self._answer_all(socket))
-        try:
-            async for frame in socket:
-                if frame.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
-                    break
-                self._publish(frame.data)
-                # A writer is not read further while this many are under way: that is its back-pressure.
-                await self._fewer_than(SENDS_UNDER_WAY)
-        finally:
-            await self._fewer_than(1)
-            answering.cancel()
-            await asyncio.gather(answering, return_exceptions=True)
+    def steps(self, socket: _Socket) -> tuple[Coroutine[Any, Any, None], ...]:
+        """Publish and answer, until the other end leaves."""
+        return self._publish_all(socket), self._answer_all(socket)
 
-    async def _fewer_than(self, limit: int) -> None:
-        while self._under_way >= limit:
-            self._was_answered.clear()
-            await self._was_answered.wait()
+    async def _publish_all(self, socket: _Socket) -> None:
+        async for frame in socket.frames():
+            self._publish(frame)
+            # A writer is not read further while this much is under way: that is its back-pressure.
+            while self._under_way >= SENDS_UNDER_WAY or self._bytes_under_way >= BYTES_UNDER_WAY:
+                self._was_answered.clear()
+                await self._was_answered.wait()
 
     def _publish(self, frame: str | bytes) -> None:
+        size_bytes = len(frame)
         self._under_way += 1
+        self._bytes_under_way += size_bytes
         context = {}
         try:
             sent = _frame(frame)
         except ValueError as error:
-            self._answer({"result": _NO_JSON, "errorMsg": str(error), **_NUMBERS})
+            self._answer({"result": _NO_JSON, "errorMsg": str(error), **_NUMBERS}, size_bytes)
             return
         if "context" in sent:
             context["context"] = sent["context"]
         try:
             receipt = self._producer.begin_send(**_message(sent))
         except (PulsarException, ValueError, TypeError) as error:
-            self._answer(_refused(error, context))
+            self._answer(_refused(error, context), size_bytes)
         else:
-            receipt.add_done_callback(partial(self._settled, context))
+            receipt.add_done_callback(partial(self._settled, context, size_bytes))
 
-    def _settled(self, context: dict[str, Any], receipt: asyncio.Future[MessageId]) -> None:
+    def _settled(self, context: dict[str, Any], size_bytes: int, receipt: asyncio.Future[MessageId]) -> None:
         error = receipt.exception()
         if isinstance(error, Exception):
-            self._answer(_refused(error, context))
+            answer = _refused(error, context)
         else:
-            self._answer({"result": "ok", "messageId": as_base64(receipt.result()), **_NUMBERS, **context})
+            answer = {"result": "ok", "messageId": as_base64(receipt.result()), **_NUMBERS, **context}
+        self._answer(answer, size_bytes)
 
-    def _answer(self, answer: dict[str, Any]) -> None:
-        self._answers.append(answer)
+    def _answer(self, answer: dict[str, Any], size_bytes: int) -> None:
+        self._answers.append((answer, size_bytes))
         self._are_ready.set()
 
-    async def _answer_all(self, socket: web.WebSocketResponse) -> None:
+    async def _answer_all(self, socket: _Socket) -> None:
         while True:
             await self._are_ready.wait()
             self._are_ready.clear()
             while self._answers:
-                with suppress(ConnectionError):
-                    await socket.send_json(self._answers.popleft())
+                answer, size_bytes = self._answers.popleft()
+                await socket.send(answer)
                 self._under_way -= 1
+                self._bytes_under_way -= size_bytes
                 self._was_answered.set()
 
 
@@ -244,23 +324,11 @@ class _Consuming:
         self._is_reader = not isinstance(consumer, Consumer)
         self._is_over = False
 
-    async def serve(self, socket: web.WebSocketResponse) -> None:
+    def steps(self, socket: _Socket) -> tuple[Coroutine[Any, Any, None], ...]:
         """Send messages, and carry out what the other end says, until it leaves."""
-        sending = asyncio.create_task(self._send_all(socket))
-        listening = asyncio.create_task(self._listen(socket))
-        tasks = {sending, listening}
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            ended = await asyncio.gather(*tasks, return_exceptions=True)
-        for end in ended:
-            if isinstance(end, PulsarException) and not isinstance(end, AlreadyClosed):
-                reason = text_of(end).encode()[:120]
-                await socket.close(code=WSCloseCode.INTERNAL_ERROR, message=reason)
+        return self._send_all(socket), self._listen(socket)
 
-    async def _send_all(self, socket: web.WebSocketResponse) -> None:
+    async def _send_all(self, socket: _Socket) -> None:
         while True:
             while self._permits <= 0:
                 self._more.clear()
@@ -268,30 +336,28 @@ class _Consuming:
             message = await self._next()
             self._permits -= 1
             # A reader that takes nothing holds this up, and with it its own permits.
-            await socket.send_json(_described(message))
+            await socket.send(_described(message))
 
     async def _next(self) -> Message:
         message: Message = await (self._consumer.read_next() if self._is_reader else self._consumer.receive())
         return message
 
-    async def _listen(self, socket: web.WebSocketResponse) -> None:
-        async for frame in socket:
-            if frame.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
-                return
+    async def _listen(self, socket: _Socket) -> None:
+        async for frame in socket.frames():
             try:
-                await self._carry_out(socket, _frame(frame.data))
+                await self._carry_out(socket, _frame(frame))
             except (ValueError, PulsarException) as error:
                 if isinstance(error, AlreadyClosed):
                     return
-                await socket.send_json({"errorMsg": text_of(error)})
+                await socket.send({"errorMsg": text_of(error)})
             if self._is_over:
                 return
 
-    async def _carry_out(self, socket: web.WebSocketResponse, command: dict[str, Any]) -> None:
+    async def _carry_out(self, socket: _Socket, command: dict[str, Any]) -> None:
         kind = command.get("type", "acknowledge")
         if kind == "isEndOfTopic":
             is_over = await self._is_terminated() and not await self._consumer.has_message_available()
-            await socket.send_json({"endOfTopic": is_over})
+            await socket.send({"endOfTopic": is_over})
         elif kind == "permit":
             count = command.get("permitMessages")
             if type(count) is not int or count < 0:
@@ -515,6 +581,13 @@ def _arguments(query: Mapping[str, str], options: Mapping[str, Option]) -> dict[
         except ValueError as error:
             raise Refusal(400, f"Invalid query params: {name}={text[:100]}: {error}") from None
     return arguments
+
+
+def _window(given: dict[str, Any]) -> int:
+    """Return how many messages may be unacknowledged, and bound the queue as Pulsar does."""
+    asked: int = given.get("receiver_queue_size", RECEIVER_QUEUE)
+    queue = given["receiver_queue_size"] = min(asked, RECEIVER_QUEUE)
+    return max(queue, 1)
 
 
 def _dead_letter_policy(failures: int | None, topic: str | None) -> ConsumerDeadLetterPolicy:

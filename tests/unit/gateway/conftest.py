@@ -6,6 +6,7 @@ import asyncio
 import http.client
 import itertools
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -63,6 +64,23 @@ class Http:
         answer = self(method, path, body)
         assert answer.status in (200, 202, 204), (answer.status, answer.body)
         return answer.json if answer.body else None
+
+
+def unread(address: str, path: str) -> socket.socket:
+    """Open a WebSocket, of which nobody reads a byte behind the handshake."""
+    host, _, port = address.rpartition(":")
+    one = socket.socket()
+    # Else the kernel takes a great deal for a program that reads nothing.
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    one.settimeout(20)
+    one.connect((host, int(port)))
+    head = f"GET /ws/v2/{path} HTTP/1.1\r\nHost: {address}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    one.sendall(f"{head}Sec-WebSocket-Key: {'A' * 22}==\r\nSec-WebSocket-Version: 13\r\n\r\n".encode())
+    answer = b""
+    while not answer.endswith(b"\r\n\r\n"):
+        answer += one.recv(1)
+    assert answer.startswith(b"HTTP/1.1 101 "), answer
+    return one
 
 
 @contextmanager

@@ -15,17 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from websockets.sync.client import connect
 
 from pulsar_ray.admin.admin import Admin
 from pulsar_ray.admin.tenants import Tenants
 from pulsar_ray.asyncio.client import Client as LoopClient
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import InvalidConfiguration
-from pulsar_ray.gateway import application, body_room, connections
+from pulsar_ray.gateway import application, body_room, connections, websocket
 from pulsar_ray.gateway.application import Gateway
 from pulsar_ray.testing.stub_cluster import StubCluster
 from pulsar_ray.testing.waiting import wait_until
-from tests.unit.gateway.conftest import Http, serving
+from tests.unit.gateway.conftest import Http, serving, unread
 
 
 @pytest.fixture
@@ -165,6 +166,21 @@ def test_what_is_under_way_is_answered_before_the_end(
         with pytest.raises(ConnectionRefusedError):
             connected(server)
         server.cluster.close()
+
+
+def test_nobody_who_reads_nothing_keeps_it_from_ending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(websocket, "CLOSE_S", 0.5)
+    with closable(tmp_path) as (gateway, loop):
+        address = gateway.url.removeprefix("http://")
+        path = "persistent/public/default/t"
+        with unread(address, f"consumer/{path}/one"), unread(address, f"consumer/{path}/other"):
+            with connect(f"ws://{address}/ws/v2/producer/{path}") as producer:
+                for _ in range(20):
+                    producer.send('{"payload": "%s"}' % ("x" * (1 << 20)))
+                    assert '"ok"' in str(producer.recv(20))
+            asyncio.run_coroutine_threadsafe(gateway.close(), loop).result(30)
 
 
 @pytest.fixture(scope="module")

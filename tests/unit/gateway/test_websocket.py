@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
+import struct
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -13,9 +15,10 @@ from websockets.sync.client import ClientConnection, connect
 
 from pulsar_ray.client.client import Client
 from pulsar_ray.errors import Timeout
+from pulsar_ray.gateway import websocket
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.testing.waiting import wait_until
-from tests.unit.gateway.conftest import Http
+from tests.unit.gateway.conftest import Http, unread
 
 WAIT_S = 30
 
@@ -164,6 +167,45 @@ def test_no_more_than_the_queue_are_unacknowledged(call: Http, client: Client, n
         assert ask(socket, {"type": "isEndOfTopic"}) == {"endOfTopic": False}
         socket.send(json.dumps({"messageId": got[0]["messageId"]}))
         assert base64.b64decode(json.loads(socket.recv(WAIT_S))["payload"]) == b"2"
+
+
+def test_a_queue_of_none_lets_one_message_come(call: Http, client: Client, name: str) -> None:
+    producer = client.create_producer(name, batching_enabled=False)
+    with opened(call, f"consumer/persistent/public/default/{name}/s?receiverQueueSize=0") as socket:
+        producer.send(b"0")
+        producer.send(b"1")
+        first = json.loads(socket.recv(WAIT_S))
+        assert ask(socket, {"type": "isEndOfTopic"}) == {"endOfTopic": False}
+        second = ask(socket, {"messageId": first["messageId"]})
+        assert base64.b64decode(second["payload"]) == b"1"
+
+
+def test_a_queue_is_as_large_as_the_gateway_can_hold(call: Http, client: Client, name: str) -> None:
+    client.subscribe(name, "s").close()
+    client.create_producer(name).send_many([b"x"] * 1001)
+    with opened(call, f"consumer/persistent/public/default/{name}/s?receiverQueueSize=1000000") as socket:
+        for _ in range(1000):
+            assert "payload" in json.loads(socket.recv(WAIT_S))
+        assert ask(socket, {"type": "isEndOfTopic"}) == {"endOfTopic": False}
+
+
+def test_a_producer_that_takes_no_answers_is_cut_off(
+    call: Http, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(websocket, "TAKEN_S", 0.5)
+    # Each is answered with its context.
+    text = json.dumps({"context": "x" * 60_000}).encode()
+    frame = b"\x81\xfe" + struct.pack(">H", len(text)) + bytes(4) + text
+
+    def publish_on(one: socket.socket) -> None:
+        while True:
+            one.sendall(frame)
+
+    with unread(call.address, f"producer/persistent/public/default/{name}") as silent:
+        with pytest.raises(ConnectionError):
+            publish_on(silent)
+        path = f"/admin/v2/persistent/public/default/{name}/stats"
+        wait_until(lambda: call.ok("GET", path)["publishers"] == [])
 
 
 def test_a_consumer_that_pulls_gets_what_it_asks_for(call: Http, client: Client, name: str) -> None:
