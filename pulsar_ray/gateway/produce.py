@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, NamedTuple
 
 from aiohttp import web
 
 from pulsar_ray.asyncio.client import Client
 from pulsar_ray.asyncio.producer import Producer
+from pulsar_ray.client.producer.message_fields import message_fields
 from pulsar_ray.errors import AlreadyClosed, PulsarException, TopicNotFound
 from pulsar_ray.gateway.calls import TOPIC, Calls, due_ms, topic_of
 from pulsar_ray.gateway.doors import GuardedRoutes
@@ -29,8 +30,15 @@ It shows in stats, and nobody deletes a topic that is in use.
 MESSAGES_OF_A_REQUEST = 10_000
 
 
+class Lent(NamedTuple):
+    """A producer's topic, and its name; "" is one that the broker makes up."""
+
+    topic: str
+    name: str = ""
+
+
 class SharedProducers:
-    """Producers of topics, each shared by the requests that publish to it.
+    """Lends producers, each to all requests that publish to its topic under its name.
 
     One that is in use is not closed; more than `KEPT_PRODUCERS` are open only while all are in use. One that
     nobody has used for `IDLE_S` is closed.
@@ -38,29 +46,30 @@ class SharedProducers:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._open: OrderedDict[str, asyncio.Task[Producer]] = OrderedDict()
-        self._users: dict[str, int] = {}
-        self._used_s: dict[str, float] = {}
+        self._open: OrderedDict[Lent, asyncio.Task[Producer]] = OrderedDict()
+        self._users: dict[Lent, int] = {}
+        self._used_s: dict[Lent, float] = {}
         """When those that are open were lent last."""
         self._next_look: asyncio.TimerHandle | None = None
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing: dict[asyncio.Task[None], Lent] = {}
 
-    def has(self, topic: str) -> bool:
-        """Return whether a producer of the topic is open or is being opened."""
-        return topic in self._open
+    def has(self, lent: Lent) -> bool:
+        """Return whether this producer is open or is being opened."""
+        return lent in self._open
 
     @asynccontextmanager
-    async def of(self, topic: str) -> AsyncIterator[Producer]:
-        """Lend the producer of a topic. Raises what opening it raises."""
-        self._users[topic] = self._users.get(topic, 0) + 1
+    async def of(self, lent: Lent) -> AsyncIterator[Producer]:
+        """Lend a producer. Raises what opening it raises."""
+        self._users[lent] = self._users.get(lent, 0) + 1
         try:
-            yield await self._opened(topic)
+            yield await self._opened(lent)
         finally:
-            self._users[topic] -= 1
-            if not self._users[topic]:
-                del self._users[topic]
-            await self._close_unused()
+            self._users[lent] -= 1
+            if not self._users[lent]:
+                del self._users[lent]
             self._look_later()
+            surplus = max(len(self._open) - KEPT_PRODUCERS, 0)
+            await _ended([self._end(one) for one in self._unused()[:surplus]])
 
     async def release(self, topic: str) -> None:
         """Close those of a topic and its partitions that nobody uses just now.
@@ -68,9 +77,13 @@ class SharedProducers:
         Else they would keep it from being deleted.
         """
         whole = TopicName.parse(topic).partitioned_full
-        for one in [one for one in self._open if one not in self._users]:
-            if TopicName.parse(one).partitioned_full == whole:
-                await self._close(one)
+        for one in self._unused():
+            if TopicName.parse(one.topic).partitioned_full == whole:
+                self._end(one)
+        await _ended(list(self._closing))
+
+    def _unused(self) -> list[Lent]:
+        return [one for one in self._open if one not in self._users]
 
     def _look_later(self) -> None:
         if self._next_look is None and self._open:
@@ -78,58 +91,67 @@ class SharedProducers:
 
     def _close_idle(self) -> None:
         self._next_look = None
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() - IDLE_S
-        for topic in [one for one in self._open if one not in self._users]:
-            if self._used_s.get(topic, 0.0) <= until_s:
-                closing = loop.create_task(self._close(topic))
-                self._closing.add(closing)
-                closing.add_done_callback(self._closing.discard)
+        until_s = asyncio.get_running_loop().time() - IDLE_S
+        for one in self._unused():
+            if self._used_s[one] <= until_s:
+                self._end(one)
         self._look_later()
 
-    async def _opened(self, topic: str) -> Producer:
-        task = self._open.get(topic)
-        if task is None:
-            task = asyncio.ensure_future(self._client.create_producer(topic, batching_max_publish_delay_ms=1))
-            self._open[topic] = task
-        self._open.move_to_end(topic)
-        self._used_s[topic] = asyncio.get_running_loop().time()
+    async def _opened(self, lent: Lent) -> Producer:
+        task = self._open.get(lent)
+        if task is None or _has_failed(task):
+            task = self._open[lent] = asyncio.ensure_future(self._opening(lent))
+        self._open.move_to_end(lent)
+        self._used_s[lent] = asyncio.get_running_loop().time()
         try:
             # The first request may be given up: others wait for the same producer.
             return await asyncio.shield(task)
         except Exception:
-            if self._open.get(topic) is task:
-                self._forgotten(topic)
+            if self._open.get(lent) is task:
+                self._end(lent)
             raise
 
-    async def forget(self, topic: str, producer: Producer) -> None:
+    async def _opening(self, lent: Lent) -> Producer:
+        # A name belongs to one producer at a time.
+        await _ended([ending for ending, one in self._closing.items() if one == lent])
+        return await self._client.create_producer(
+            lent.topic,
+            producer_name=lent.name or None,
+            batching_max_publish_delay_ms=1,
+            # A request may have more messages than any queue, and others publish beside it.
+            block_if_queue_full=True,
+        )
+
+    def forget(self, lent: Lent, producer: Producer) -> None:
         """Open another one for the next request: this one is of no use any more."""
-        task = self._open.get(topic)
-        if task is not None and task.done() and not task.exception() and task.result() is producer:
-            self._forgotten(topic)
-            await _close(producer)
+        task = self._open.get(lent)
+        if task is not None and task.done() and not _has_failed(task) and task.result() is producer:
+            self._end(lent)
 
-    def _forgotten(self, topic: str) -> asyncio.Task[Producer] | None:
-        self._used_s.pop(topic, None)
-        return self._open.pop(topic, None)
-
-    async def _close_unused(self) -> None:
-        for topic in [one for one in self._open if one not in self._users]:
-            if len(self._open) <= KEPT_PRODUCERS:
-                return
-            await self._close(topic)
-
-    async def _close(self, topic: str) -> None:
-        task = self._forgotten(topic)
-        if task is not None and task.done() and not task.exception():
-            await _close(task.result())
+    def _end(self, lent: Lent) -> asyncio.Task[None]:
+        """Begin to close a producer, which is lent no more."""
+        del self._used_s[lent]
+        ending = asyncio.get_running_loop().create_task(_close(self._open.pop(lent)))
+        self._closing[ending] = lent
+        ending.add_done_callback(self._closing.pop)
+        return ending
 
 
-async def _close(producer: Producer) -> None:
-    try:
-        await producer.close()
-    except PulsarException:
-        return
+def _has_failed(task: asyncio.Task[Producer]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)
+
+
+async def _ended(endings: Sequence[asyncio.Task[None]]) -> None:
+    """Wait for what ends, which goes on if whoever waits is cancelled."""
+    if endings:
+        await asyncio.wait(endings)
+
+
+async def _close(task: asyncio.Task[Producer]) -> None:
+    await asyncio.wait((task,))
+    if not _has_failed(task):
+        with suppress(PulsarException):
+            await task.result().close()
 
 
 class ProduceRoutes:
@@ -154,18 +176,25 @@ class ProduceRoutes:
         for name in ("valueSchema", "keySchema"):
             if body.get(name):
                 raise Refusal(501, f"{name}: publish the bytes of values, or by a client with a schema")
+        name = body.get("producerName") or ""
+        if not isinstance(name, str):
+            raise Refusal(400, f"producerName={str(name)[:100]}: send a text")
         arguments = [_arguments(message) for message in messages]
+        if not name and any("sequence_id" in each for each in arguments):
+            # Deduplication would take messages of different callers for the same ones.
+            raise Refusal(400, "sequenceId counts what one producer sends: send a producerName of your own")
         topic = topic_of(request)
         if "partition" in request.match_info:
             topic = f"{topic}-partition-{number_of('partition', request.match_info['partition'])}"
-        if not self._producers.has(topic):
+        lent = Lent(topic, name)
+        if not self._producers.has(lent):
             await self._check_there(topic)
         if not arguments:
             return found({"messagePublishResults": [], "schemaVersion": 0})
-        async with self._producers.of(topic) as producer:
+        async with self._producers.of(lent) as producer:
             results = await asyncio.gather(*(_publish(producer, each, topic) for each in arguments))
             if any(isinstance(error, (AlreadyClosed, TopicNotFound)) for _, error in results):
-                await self._producers.forget(topic, producer)
+                self._producers.forget(lent, producer)
         return found({"messagePublishResults": [result for result, _ in results], "schemaVersion": 0})
 
     async def _check_there(self, topic: str) -> None:
@@ -217,4 +246,16 @@ def _arguments(message: Any) -> dict[str, Any]:
         arguments[ours] = value
     if message.get("deliverAfterMs"):
         arguments["deliver_at"] = due_ms(message["deliverAfterMs"])
+    # A wrong one is found before any message is stored.
+    message_fields(
+        arguments.get("properties"),
+        arguments.get("partition_key"),
+        arguments.get("ordering_key"),
+        arguments.get("sequence_id"),
+        None,
+        None,
+        arguments.get("event_timestamp"),
+        arguments.get("deliver_at"),
+        None,
+    )
     return arguments

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
 import pytest
 
+from pulsar_ray.asyncio.client import Client as LoopClient
 from pulsar_ray.client.client import Client
 from pulsar_ray.gateway import produce
 from pulsar_ray.model.enums import ConsumerType, InitialPosition
@@ -52,6 +57,93 @@ def test_a_message_waits_for_its_time(call: Http, client: Client, name: str) -> 
 def _delayed(call: Http, name: str) -> int:
     stats = call.ok("GET", f"/admin/v2/persistent/public/default/{name}/stats")
     return int(stats["subscriptions"]["s"]["msgDelayed"])
+
+
+def test_all_messages_of_large_requests_are_stored(call: Http, client: Client, name: str) -> None:
+    call.ok("PUT", f"/admin/v2/persistent/public/default/{name}")
+    path = f"/topics/persistent/public/default/{name}"
+    body = {"messages": [{"payload": "x"}] * 5_000}
+    with ThreadPoolExecutor() as threads:
+        answers = [threads.submit(call.ok, "POST", path, body) for _ in range(3)]
+    for answer in answers:
+        results = answer.result()["messagePublishResults"]
+        assert [each["errorCode"] for each in results] == [0] * 5_000
+
+
+def test_deduplication_goes_by_the_name_of_the_caller(call: Http, client: Client, name: str) -> None:
+    call.ok("PUT", f"/admin/v2/persistent/public/default/{name}")
+    call.ok("POST", f"/admin/v2/persistent/public/default/{name}/deduplicationEnabled", True)
+    consumer = client.subscribe(name, "s")
+    path = f"/topics/persistent/public/default/{name}"
+    first = {"payload": "first", "sequenceId": 1}
+    for caller in ("one", "other", "one"):
+        call.ok("POST", path, {"producerName": caller, "messages": [{**first, "key": caller}]})
+    call.ok("POST", path, {"messages": [{"payload": "last"}]})
+    received = [consumer.receive(20_000) for _ in range(3)]
+    assert [(each.data(), each.partition_key()) for each in received] == [
+        (b"first", "one"),
+        (b"first", "other"),
+        (b"last", ""),
+    ]
+    refused = call("POST", path, {"messages": [first]})
+    assert refused.status == 400
+    assert "send a producerName" in refused.json["reason"]
+    assert call("POST", path, {"producerName": 5, "messages": [first]}).status == 400
+
+
+def test_a_name_is_used_again_while_its_producer_closes(
+    call: Http, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(produce, "KEPT_PRODUCERS", 0)
+    call.ok("PUT", f"/admin/v2/persistent/public/default/{name}")
+    path = f"/topics/persistent/public/default/{name}"
+    body = {"producerName": "n", "messages": [{"payload": "x"}]}
+    with ThreadPoolExecutor(4) as threads:
+        for answer in threads.map(lambda _: call.ok("POST", path, body), range(40)):
+            assert answer["messagePublishResults"][0]["errorCode"] == 0
+
+
+def test_nothing_is_stored_of_a_request_with_a_wrong_number(call: Http, name: str) -> None:
+    call.ok("PUT", f"/admin/v2/persistent/public/default/{name}")
+    path = f"/topics/persistent/public/default/{name}"
+    for wrong in ({"eventTime": -1}, {"sequenceId": -1}, {"deliverAt": 10**15}, {"key": "\ud800"}):
+        body = {"producerName": "n", "messages": [{"payload": "x"}, {"payload": "x", **wrong}]}
+        assert call("POST", path, body).status == 412, wrong
+    assert call.ok("GET", f"/admin/v2/persistent/public/default/{name}/stats")["msgInCounter"] == 0
+
+
+def test_a_producer_that_nobody_waited_for_keeps_no_topic(call: Http, name: str) -> None:
+    call.ok("PUT", f"/admin/v2/persistent/public/default/{name}")
+
+    async def left() -> None:
+        opened, may_open = asyncio.Event(), asyncio.Event()
+        client = LoopClient._on(call.cluster)
+        create = client.create_producer
+
+        async def slowly(*arguments: Any, **named: Any) -> Any:
+            opened.set()
+            await may_open.wait()
+            return await create(*arguments, **named)
+
+        client.create_producer = slowly  # type: ignore[method-assign]
+        producers = produce.SharedProducers(client)
+
+        async def publish() -> None:
+            async with producers.of(produce.Lent(name)):
+                raise AssertionError
+
+        request = asyncio.create_task(publish())
+        await opened.wait()
+        request.cancel()
+        await asyncio.gather(request, return_exceptions=True)
+        releasing = asyncio.create_task(producers.release(name))
+        await asyncio.sleep(0)
+        may_open.set()
+        await releasing
+        await asyncio.to_thread(call.ok, "DELETE", f"/admin/v2/persistent/public/default/{name}")
+        await client.close()
+
+    asyncio.run(left())
 
 
 def test_a_partition_can_be_chosen(call: Http, client: Client, name: str) -> None:
