@@ -7,9 +7,8 @@ import secrets
 import string
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from pulsar_ray.client.dead_letters.letters import LetterTopics
@@ -89,9 +88,10 @@ class LetterProducers:
         self._start_empty()
 
     def _start_empty(self) -> None:
-        self._opening: defaultdict[_Key, threading.Lock] = defaultdict(threading.Lock)
-        """Each is held while that producer is opened, which may take a while."""
         self._lock = threading.Lock()
+        self._opening: set[_Key] = set()
+        """Those that a thread opens, which may take a while; others wait for `_opened`."""
+        self._opened = threading.Condition(self._lock)
         self._open: dict[_Key, LentProducer] = {}
         self._is_looked_after = False
 
@@ -117,11 +117,14 @@ class LetterProducers:
     def take(self, source: str, *, is_dead: bool, writer: Writer = NO_WRITER) -> LentProducer | None:
         """Take a producer if it is open, until `give_back`; blocks for nothing."""
         with self._lock:
-            known = self._open.get((is_dead, source, writer))
-            if known is None or known.producer.has_ended:
-                return None
-            known.users += 1
-            return known
+            return self._take((is_dead, source, writer))
+
+    def _take(self, key: _Key) -> LentProducer | None:
+        known = self._open.get(key)
+        if known is None or known.producer.has_ended:
+            return None
+        known.users += 1
+        return known
 
     def give_back(self, taken: LentProducer) -> None:
         """Use a producer no more that was taken or opened."""
@@ -133,11 +136,13 @@ class LetterProducers:
         """Take a producer as `take` does, opened if it is not; blocks."""
         # Without a lock: a customizer is the application's code, and may close the consumer.
         options = self._options(source, writer, is_dead=is_dead)
+        key = is_dead, source, writer
         with self._lock:
-            opening = self._opening[is_dead, source, writer]
-        with opening:
-            if (known := self.take(source, is_dead=is_dead, writer=writer)) is not None:
+            self._opened.wait_for(lambda: key not in self._opening)
+            if (known := self._take(key)) is not None:
                 return known
+            self._opening.add(key)
+        try:
             if is_dead:
                 self._topics.check_dead_letter_topic(options.topic, source)
                 self._subscribe(options.topic)
@@ -145,8 +150,12 @@ class LetterProducers:
             opened.producer.ending.warns = False
             opened.users = 1
             with self._lock:
-                self._open[is_dead, source, writer] = opened
+                self._open[key] = opened
                 is_looked_after, self._is_looked_after = self._is_looked_after, True
+        finally:
+            with self._lock:
+                self._opening.discard(key)
+                self._opened.notify_all()
         if not is_looked_after:
             self._look_later()
         if is_dead:
@@ -232,13 +241,9 @@ class LetterProducers:
     def close(self) -> None:
         """Close all; later calls open them again."""
         with self._lock:
-            opening = list(self._opening.values())
-        with ExitStack() as stack:
-            for lock in opening:
-                stack.enter_context(lock)
-            with self._lock:
-                closing = [each.producer for each in self._open.values()]
-                self._open = {}
+            self._opened.wait_for(lambda: not self._opening)
+            closing = [each.producer for each in self._open.values()]
+            self._open = {}
         _close(closing)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -11,8 +13,10 @@ from pulsar_ray.client.dead_letters.letters import LetterTopics
 from pulsar_ray.client.endpoint.ending import Ending
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.client.options.policies import ConsumerDeadLetterPolicy
+from pulsar_ray.errors import DiskSpaceLow
 from pulsar_ray.model.enums import ConsumerType
 
+WAIT_S = 20.0
 SOURCE = "persistent://public/default/orders"
 
 
@@ -113,3 +117,69 @@ def test_closing_closes_all_and_later_ones_are_opened_anew(letters: Letters) -> 
     assert letters.are_open == [False]
     with letters.producers.lent(SOURCE, is_dead=True):
         assert letters.are_open == [False, True]
+
+
+def test_who_asks_while_one_is_opened_gets_that_one(
+    letters: Letters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_go_on = threading.Event(), threading.Event()
+    make = letters.producer_from
+
+    def make_slowly(options: Any) -> Producer:
+        begun.set()
+        assert may_go_on.wait(WAIT_S)
+        return make(options)
+
+    monkeypatch.setattr(letters, "producer_from", make_slowly)
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(letters.producers.open, SOURCE, is_dead=True)
+        assert begun.wait(WAIT_S)
+        second = threads.submit(letters.producers.open, SOURCE, is_dead=True)
+        may_go_on.set()
+        assert first.result(WAIT_S) is second.result(WAIT_S)
+    assert len(letters.opened) == 1
+
+
+def test_a_close_waits_for_one_that_is_opened(letters: Letters, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, may_go_on = threading.Event(), threading.Event()
+    make = letters.producer_from
+
+    def make_slowly(options: Any) -> Producer:
+        begun.set()
+        assert may_go_on.wait(WAIT_S)
+        return make(options)
+
+    monkeypatch.setattr(letters, "producer_from", make_slowly)
+    with ThreadPoolExecutor() as threads:
+        opened = threads.submit(letters.producers.open, SOURCE, is_dead=True)
+        assert begun.wait(WAIT_S)
+        closed = threads.submit(letters.producers.close)
+        may_go_on.set()
+        closed.result(WAIT_S)
+        opened.result(WAIT_S)
+    assert letters.are_open == [False]
+
+
+def test_one_that_cannot_be_opened_is_tried_by_the_next(
+    letters: Letters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = letters.producer_from
+
+    def refuse(_: Any) -> Producer:
+        raise DiskSpaceLow("full")
+
+    monkeypatch.setattr(letters, "producer_from", refuse)
+    with pytest.raises(DiskSpaceLow):
+        letters.producers.open(SOURCE, is_dead=True)
+    monkeypatch.setattr(letters, "producer_from", make)
+    letters.producers.open(SOURCE, is_dead=True)
+    assert letters.are_open == [True]
+
+
+def test_nothing_is_kept_of_topics_whose_producers_are_closed(letters: Letters) -> None:
+    for number in range(3):
+        with letters.producers.lent(f"{SOURCE}-{number}", is_dead=False):
+            pass
+    letters.now_s += IDLE_S
+    letters.producers.close_unused()
+    assert not any(held for held in vars(letters.producers).values() if isinstance(held, (dict, set, list)))
