@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from ray import cloudpickle
 
 from pulsar_ray.client.client import _SHARED, Client
 from pulsar_ray.client.consumer.consumer import Consumer
+from pulsar_ray.client.consumer.dispatcher_session import DispatcherSession
 from pulsar_ray.client.options.schema import StringSchema
 from pulsar_ray.errors import (
     AlreadyClosed,
@@ -269,6 +271,25 @@ def test_unsubscribe_is_refused_while_others_are_connected(broker: Broker, clien
     second.close()
     assert values(first, 1) == [b"x"]
     first.unsubscribe()
+
+
+def test_a_consumer_that_could_not_unsubscribe_finds_new_topics(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = broker.topic()
+    pattern = re.compile(f"{re.escape(topic)}.*")
+    consumer = client.subscribe(pattern, "s", pattern_auto_discovery_period=1)
+
+    def fail(_: DispatcherSession, __: float) -> None:
+        raise Timeout("no answer")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(DispatcherSession, "unsubscribe", fail)
+        with pytest.raises(Timeout):
+            consumer.unsubscribe()
+    client.create_producer(f"{topic}-later").send(b"x")
+    assert values(consumer, 1) == [b"x"]
+    consumer.unsubscribe()
 
 
 def test_nothing_is_left_on_disk_of_a_deleted_subscription(

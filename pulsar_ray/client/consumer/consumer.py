@@ -397,11 +397,16 @@ class Consumer(LazyHandle):
         self._control.check_unsubscribe()
         self._partitions.end_discovery()
         partitions = self._partitions.all
-        for partition in partitions:
-            # Done before, and the answer was lost; or gone with its topic.
-            with contextlib.suppress(SubscriptionNotFound, TopicNotFound):
-                partition.session.unsubscribe(self._deadline())
-            partition.ack_sender.forget()
+        try:
+            for partition in partitions:
+                # Done before, and the answer was lost; or gone with its topic.
+                with contextlib.suppress(SubscriptionNotFound, TopicNotFound):
+                    partition.session.unsubscribe(self._deadline())
+                partition.ack_sender.forget()
+        except BaseException:
+            if not self._ending.is_over:
+                self._partitions.go_on_discovering()
+            raise
         self._ending.leave(lambda: self._leave(quietly=True))
         if self._options.subscription_mode == SubscriptionMode.Durable:
             # The dispatcher of others serves all of their partition.

@@ -26,6 +26,8 @@ KEEP_GONE = 100
 class Discovery(Protocol):
     """A periodic look for topics that come and go, while the consumer is open."""
 
+    def start(self) -> None: ...
+
     def stop(self) -> None: ...
 
     def end(self) -> None: ...
@@ -86,6 +88,12 @@ class ConsumerPartitions:
         if self.discovery is not None:
             self.discovery.end()
         self.stop_discovery()
+
+    def go_on_discovering(self) -> None:
+        """Look for topics again: the consumer stays."""
+        self.is_leaving = False
+        if self.discovery is not None:
+            self.discovery.start()
 
     def add(self, partition: PartitionConsumer) -> None:
         """Add a partition, before it is opened."""

@@ -27,7 +27,8 @@ class PeriodicCheck:
         self.is_stopped = False
 
     def start(self) -> None:
-        """Look for the first time after one period."""
+        """Look for the first time after one period; again behind `stop`, too."""
+        self.is_stopped = False
         self._arm()
 
     def stop(self) -> None:
@@ -56,6 +57,8 @@ class PeriodicCheck:
 
     def _arm(self) -> None:
         if not self.is_stopped:
+            if self._timer is not None:
+                self._timer.cancel()
             self._timer = IoThread.get().call_later(self.pause_s, self._begin)
 
     def _begin(self) -> None:
