@@ -6,6 +6,7 @@ import base64
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
+from pulsar_ray.client.options.given_schema import as_schema, check_schema
 from pulsar_ray.client.options.schema import Schema
 from pulsar_ray.model.enums import SchemaType
 from pulsar_ray.model.topic_schema import TopicSchema
@@ -27,16 +28,25 @@ class KeyValueSchema(Schema):
     SEPARATED, the key is the message's, base64 of its bytes, and the payload is the value, so that messages
     go by their keys and a value of None is a tombstone.
 
-    Decoding raises ValueError for bytes that are no such pair.
+    Decoding raises ValueError for bytes that are no such pair, and making one for schemas that are none of a
+    key or a value.
     """
 
-    def __init__(self, key_schema: Schema, value_schema: Schema, *, separated: bool = False) -> None:
-        self.key_schema = key_schema
-        self.value_schema = value_schema
+    def __init__(self, key_schema: Any, value_schema: Any, *, separated: bool = False) -> None:
+        check_schema("key_schema", key_schema)
+        check_schema("value_schema", value_schema)
+        self.key_schema: Schema = as_schema(key_schema)
+        self.value_schema: Schema = as_schema(value_schema)
         self.takes_keys = separated
         if separated:
             self.fields_of = self._fields_of
-        infos = key_schema.schema_info(), value_schema.schema_info()
+        infos = self.key_schema.schema_info(), self.value_schema.schema_info()
+        for info in infos:
+            if info.schema_type() in (SchemaType.AUTO_CONSUME, SchemaType.KEY_VALUE):
+                # A consumer would give an idle topic a schema of bytes, or one that is none.
+                raise ValueError(
+                    f"{info.name()} is no schema of a key or a value: AutoSchema() reads pairs by itself"
+                )
         text = b"".join(_part(info.schema().encode()) for info in infos).decode("latin-1")
         super().__init__(KeyValue, SchemaType.KEY_VALUE, text, "KEY_VALUE")
 

@@ -1,9 +1,21 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import pytest
 
 from pulsar_ray.broker.catalog.schemas.content import digest
-from pulsar_ray.schema import Integer, JsonSchema, KeyValue, KeyValueSchema, Record, SchemaType, StringSchema
+from pulsar_ray.schema import (
+    AutoSchema,
+    Integer,
+    JsonSchema,
+    KeyValue,
+    KeyValueSchema,
+    Record,
+    SchemaType,
+    StringSchema,
+)
 
 
 class V(Record):
@@ -61,3 +73,23 @@ def test_a_separated_pair_takes_no_other_key() -> None:
         SEPARATED.decode_pair(b"{}", "no base64", is_encoded=True)
     with pytest.raises(ValueError, match="in the payload"):
         SEPARATED.reading(PAIRS.registered())
+
+
+@pytest.mark.parametrize("part", [AutoSchema(), PAIRS], ids=str)
+def test_what_is_no_schema_of_a_key_or_value_is_refused(part: Any) -> None:
+    for pair in ((part, StringSchema()), (StringSchema(), part)):
+        with pytest.raises(ValueError, match="is no schema of a key or a value"):
+            KeyValueSchema(*pair)
+    with pytest.raises(ValueError, match="value_schema"):
+        KeyValueSchema(StringSchema(), int)
+
+
+def test_a_class_stands_for_its_json_in_a_pair_too() -> None:
+    @dataclass
+    class Item:
+        x: int
+
+    pairs = KeyValueSchema(StringSchema(), Item)
+    pair = KeyValue("k", Item(1))
+    assert pairs.encode(pair) == KeyValueSchema(StringSchema(), JsonSchema(Item)).encode(pair)
+    assert pairs.decode(pairs.encode(pair)) == pair
