@@ -75,10 +75,10 @@ class AvroSchema(Schema):
         return plain if self._codec is None else self._codec.read(plain, AVRO)
 
     def reading(self, writer: TopicSchema | None) -> Callable[[bytes], Any]:
-        if writer is None:
-            return self.decode
-        self._check_type_of(writer)
-        written = parsed_writer(writer)
+        written = self._parsed
+        if writer is not None:
+            self._check_type_of(writer)
+            written = parsed_writer(writer)
         reader = reader_of(written)
         # The broker does not compare the name of the whole record, so neither does reading.
         # Values of the same definition take no resolution.

@@ -110,6 +110,16 @@ def test_bytes_that_do_not_fit() -> None:
             schema.decode(data)
 
 
+def test_what_follows_a_value_is_not_passed_over() -> None:
+    schema = AvroSchema(None, DEFINITION)
+    data = schema.encode({"a": 1})
+    for writer in (None, schema.registered()):
+        read = schema.reading(writer)
+        assert read(data) == {"a": 1, "b": None}
+        with pytest.raises(ValueError, match="1 bytes follow the value"):
+            read(data + b"x")
+
+
 INNER = {"type": "record", "name": "Inner", "fields": [{"name": "q", "type": "bytes", "default": "\xfe"}]}
 DEFAULTS = [
     ({"type": "bytes"}, "\xff", b"\xff"),
