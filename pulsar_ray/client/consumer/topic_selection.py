@@ -59,7 +59,7 @@ class _WithRetryTopics:
     """Adds the retry letter topic of each topic.
 
     It is created when its topic is first seen. One that is deleted later stays away until its topic is
-    subscribed to anew.
+    subscribed to anew, or has been away itself.
     """
 
     def __init__(self, topics: TopicSelection, letters: LetterTopics) -> None:
@@ -76,7 +76,9 @@ class _WithRetryTopics:
     def routes(self, links: ActorLinks, deadline: float, *, create: bool) -> list[PartitionRoute]:
         found = {route.topic: route for route in self._topics.routes(links, deadline, create=create)}
         sources = {TopicName.parse(topic).partitioned_full for topic in found}
-        for topic in sorted({self._letters.retry_topic(source) for source in sources}):
+        wanted = {self._letters.retry_topic(source) for source in sources}
+        self._known &= wanted
+        for topic in sorted(wanted):
             is_new = topic not in self._known
             self._known.add(topic)
             with suppress(TopicNotFound):
