@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterable
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from pulsar_ray.client.acks.unacked_rows import HeldBlock
 from pulsar_ray.client.consumer.consumer_core import ConsumerCore
@@ -40,8 +41,9 @@ class MoveReport:
     """Counts moved messages of each partition, and keeps the reason while they cannot be moved."""
 
     def __init__(self) -> None:
-        self._moved: dict[PartitionConsumer, int] = {}
-        self._errors: dict[PartitionConsumer, str] = {}
+        # Partitions whose topics are deleted are forgotten with them.
+        self._moved: WeakKeyDictionary[PartitionConsumer, int] = WeakKeyDictionary()
+        self._errors: WeakKeyDictionary[PartitionConsumer, str] = WeakKeyDictionary()
         self._changed: set[PartitionConsumer] = set()
         self._sent_s = 0.0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 from pulsar_ray.client.dead_letters.dead_letter_mover import MoveReport
@@ -32,3 +33,15 @@ def test_the_reason_of_each_failure_is_reported_again_and_new_only_once() -> Non
     report.moved(partition, 3)
     report.send()
     assert partition.reports == [(0, "full"), (0, "full"), (3, "")]
+
+
+def test_a_partition_that_is_gone_is_not_kept() -> None:
+    partition: Any = Partition()
+    known = weakref.ref(partition)
+    report = MoveReport()
+    report.moved(partition, 1)
+    report.failed([partition], "full")
+    report.send()
+    partition.session = None
+    del partition
+    assert known() is None
