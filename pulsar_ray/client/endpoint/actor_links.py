@@ -323,10 +323,9 @@ class ActorLinks:
         """Take out links that nobody has used for long, once there are many.
 
         Called with the lock held. A link that was just handed out may have no endpoint yet: the newest stay.
-        Links of a loop are closed on it alone, with their client.
         """
         links = self._by_address
-        if len(links) < self._sweep_at or self.loop is not None:
+        if len(links) < self._sweep_at:
             return []
         unused = [link for link in list(links.values())[:-KEPT_UNUSED] if link.is_unused]
         for link in unused:

@@ -34,9 +34,14 @@ class Links:
         return self.links.to_partition(route)
 
 
-def test_links_that_nobody_has_used_for_long_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lives_on_a_loop", [False, True])
+def test_links_that_nobody_has_used_for_long_are_dropped(
+    monkeypatch: pytest.MonkeyPatch, lives_on_a_loop: bool
+) -> None:
     monkeypatch.setattr(actor_links, "KEPT_UNUSED", 3)
     client = Links()
+    if lives_on_a_loop:
+        client.links.loop = cast("Any", SimpleNamespace(is_closed=lambda: False))
     used = client.to(0)
     used.add_endpoint(1, cast("Any", User()))
     old = client.to(1)
