@@ -87,6 +87,8 @@ class AvroSchema(Schema):
         if not is_own:
             read = _parsed(_also_called(self._definition, written))
             shares = _put_values_for_defaults(read)
+            for definition in (written, read):
+                _spell_out(definition, named_types(definition), frozenset())
         codec = self._codec
 
         def decode(data: bytes) -> Any:
@@ -195,6 +197,26 @@ def _read_default(default: Any, kind: Any, named: dict[str, Any]) -> Any:
         with contextlib.suppress(ValueError, TypeError, ArithmeticError):
             return read(default, kind, kind)
     return default
+
+
+def _spell_out(kind: Any, named: dict[str, Any], around: frozenset[str]) -> Any:
+    """Put definitions in the places of their names, and return that of `kind`.
+
+    Names of the records `around` stay. In unions that are read as a type, or the other way round, fastavro
+    finds no names.
+    """
+    if isinstance(kind, str):
+        return kind if kind in around else named.get(kind, kind)
+    if isinstance(kind, list):
+        return [_spell_out(each, named, around) for each in kind]
+    if isinstance(kind, dict):
+        if "fields" in kind:
+            around |= {kind["name"]}
+        for part in (kind, *kind.get("fields", ())):
+            for key in ("type", "items", "values"):
+                if key in part:
+                    part[key] = _spell_out(part[key], named, around)
+    return kind
 
 
 def _with_own_containers(value: Any) -> Any:

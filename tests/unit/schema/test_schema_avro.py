@@ -162,6 +162,32 @@ def test_a_class_reads_its_defaults_of_bytes() -> None:
     assert new.reading(old.registered())(b"").new == b"\xff"
 
 
+ENUM = {"type": "enum", "name": "E", "symbols": ["a", "b"]}
+OLD = {"type": "record", "name": "N", "fields": [{"name": "q", "type": "int"}]}
+NEW = {"type": "record", "name": "N", "fields": [{"name": "q", "type": "long"}]}
+TREE = {"type": "record", "name": "T", "fields": [{"name": "n", "type": ["null", "T"]}]}
+
+
+@pytest.mark.parametrize(
+    ("written", "read", "value"),
+    [
+        ([ENUM, "E"], [["E", "null"], [ENUM, "null"]], "b"),
+        ([OLD, "N"], [["null", "N"], ["null", NEW]], {"q": 1}),
+        ([["null", OLD], "N"], ["N", ["null", NEW]], {"q": 1}),
+        ([TREE, "T"], [["T", "null"], [TREE, "null"]], {"n": {"n": None}}),
+    ],
+)
+def test_types_that_are_used_twice_are_read_in_another_order(written: Any, read: Any, value: Any) -> None:
+    def record(fields: list[tuple[str, Any]]) -> AvroSchema:
+        named = [{"name": name, "type": kind} for name, kind in fields]
+        return AvroSchema(None, {"type": "record", "name": "A", "fields": named})
+
+    old = record(list(zip("xy", written, strict=True)))
+    new = record(list(zip("yx", reversed(read), strict=True)))
+    values = {"x": value, "y": value}
+    assert new.reading(old.registered())(old.encode(values)) == values
+
+
 def test_without_fastavro(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema_avro, "HAS_AVRO", False)
     with pytest.raises(OperationNotSupported, match=r"pip install 'pulsar-ray\[schema\]'"):
