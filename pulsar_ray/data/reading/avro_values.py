@@ -50,11 +50,14 @@ class AvroValues:
         try:
             given = json.loads(schema_json)
             parse_schema(given)
+            self.type = _Types().arrow_type(given)
+            """The Arrow type of values, a struct."""
+        except InvalidConfiguration:
+            raise
         except (ValueError, TypeError, KeyError, SchemaParseException) as error:
-            raise InvalidConfiguration(f"avro_schema={schema_json!r} is no Avro schema: {error}") from None
-        types = _Types()
-        self.type = types.arrow_type(given)
-        """The Arrow type of values, a struct."""
+            # Of a part that is missing in a definition a KeyError says the name alone.
+            reason = f"{error} is missing" if isinstance(error, KeyError) else error
+            raise InvalidConfiguration(f"avro_schema={schema_json!r} is no Avro schema: {reason}") from None
         if not pa.types.is_struct(self.type):
             raise InvalidConfiguration(f"avro_schema={schema_json!r} is no record: wrap the value in one")
         self._schema = parse_schema(_without_other_logic(given))

@@ -217,12 +217,16 @@ def _number_reading(form: str, kind: pa.DataType) -> Read:
 def _avro_reading(writer: TopicSchema, written: Node, wanted: Node) -> Read:
     try:
         from fastavro import parse_schema  # noqa: PLC0415 - only who reads Avro has it
+        from fastavro.schema import SchemaParseException  # noqa: PLC0415
 
         from pulsar_ray.schema.nested_avro import reader_of  # noqa: PLC0415
     except ImportError:
         raise InvalidConfiguration("values in Avro need fastavro: pip install 'pulsar-ray[schema]'") from None
     resolution = resolve(written, wanted)
-    schema = parse_schema(_plain_logic(json.loads(writer.text)))
+    try:
+        schema = parse_schema(_plain_logic(json.loads(writer.text)))
+    except SchemaParseException as error:
+        raise ValueError(f"its schema is none of Avro: {error}") from None
     reader = reader_of(schema)
 
     def read(payloads: pa.Array) -> pa.Array:
@@ -256,13 +260,7 @@ class _JsonReading:
         # Python's clients write enums by their values, of which the registry knows nothing.
         self._resolution = resolve(written, wanted, checks_symbols=is_java)
         self._plain = _json_value(written, is_java=is_java)
-        kind = self._resolution.written
-        self._is_fast = _arrow_parses(written, kind, is_java=is_java)
-        self._parse = pyarrow.json.ParseOptions(
-            explicit_schema=pa.schema([("v", kind), ("n", pa.int64())]),
-            newlines_in_values=True,
-            unexpected_field_behavior="ignore",
-        )
+        self._is_fast = _arrow_parses(written, self._resolution.written, is_java=is_java)
 
     def __call__(self, payloads: pa.Array) -> pa.Array:
         rows = self._parsed(payloads) if self._is_fast else None
@@ -277,7 +275,7 @@ class _JsonReading:
         """The rows by Arrow's parser, None if it fails.
 
         Each value stands beside its number: one that ends early, or goes on behind its end, moves those of
-        others, and is found.
+        others or makes a column of its own, and is found.
         """
         count = len(payloads)
         text = b"".join(
@@ -285,7 +283,11 @@ class _JsonReading:
         )
         read = pyarrow.json.ReadOptions(use_threads=False, block_size=max(len(text) + 1, 1024))
         try:
-            table = pyarrow.json.read_json(io.BytesIO(text), read, self._parse)
+            table = pyarrow.json.read_json(io.BytesIO(text), read, self._options("infer"))
+            if table.column_names != ["v", "n"]:
+                return None
+            if table["v"].type != self._resolution.written:  # with fields that its version does not know
+                table = pyarrow.json.read_json(io.BytesIO(text), read, self._options("ignore"))
             if table.num_rows != count or not np.array_equal(table["n"].to_numpy(), np.arange(count)):
                 return None
             rows = table["v"].combine_chunks()
@@ -294,6 +296,13 @@ class _JsonReading:
         except (pa.ArrowException, ValueError, OverflowError):
             return None
         return rows
+
+    def _options(self, of_unknown_fields: str) -> pyarrow.json.ParseOptions:
+        return pyarrow.json.ParseOptions(
+            explicit_schema=pa.schema([("v", self._resolution.written), ("n", pa.int64())]),
+            newlines_in_values=True,
+            unexpected_field_behavior=of_unknown_fields,
+        )
 
 
 def _arrow_parses(written: Node, kind: pa.DataType, *, is_java: bool) -> bool:

@@ -98,6 +98,9 @@ def field(kind: Any) -> str:
         (field(["int", "string"]), "only null and one other"),
         (field(["null", "R"]), "'R' holds itself"),
         (field({"type": "bytes", "logicalType": "decimal", "precision": 40, "scale": 0}), "40 digits"),
+        (field({"type": "bytes", "logicalType": "decimal"}), "is no Avro schema: 'precision' is missing"),
+        (field({"type": "bytes", "logicalType": "decimal", "precision": 0}), "is no Avro schema: precision"),
+        ('{"type": "record", "name": "R"}', "is no Avro schema: 'fields' is missing"),
     ],
 )
 def test_schemas_without_column_types_are_refused(schema: str, reason: str) -> None:

@@ -260,6 +260,7 @@ def test_what_does_not_fit_is_null_with_a_reason_and_leaves_others_alone() -> No
         b"{",
         b'{"a":1}{"a":2}',
         b'{"a":1},"n":0}\n{"v":{"a":2}',
+        b'{"a":1},"x":{"a":2}',
         b'{"a":"x',
         b'{"a":true}',
         b'{"a":1.5}',
@@ -278,6 +279,19 @@ def test_damaged_json_moves_no_other_value(payload: bytes) -> None:
     found, reasons = decoded(values, *written)
     assert list(reasons) == [4]
     assert [row and row["a"] for row in found] == [0, 1, 2, 3, None, 5, 6, 7, 8]
+
+
+def test_fields_of_json_that_its_version_does_not_know_are_left_out() -> None:
+    values = typed(record(field("a", "long"), field("t", ["null", "string"], default=None)), kind="JSON")
+    written = [(0, b'{"a":1,"x":{"a":2}}'), (0, b'{"a":2,"t":"t","x":[5]}'), (0, b'{"a":3,"t":"u"}')]
+    found, reasons = decoded(values, *written)
+    assert (found, reasons) == ([{"a": 1, "t": None}, {"a": 2, "t": "t"}, {"a": 3, "t": "u"}], {})
+
+
+def test_a_decimal_that_avro_has_not_is_a_reason() -> None:
+    kind = {"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 5}
+    _, reasons = decoded(typed(record(field("a", kind))), (0, b"\x04xx"))
+    assert "its schema is none of Avro: decimal scale must be" in reasons[0]
 
 
 @pytest.mark.parametrize(
