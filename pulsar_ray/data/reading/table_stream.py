@@ -6,6 +6,7 @@ import re
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.client.options.checks import check_number
 from pulsar_ray.data.planning.plan import AtMessages, AtTime, as_bound
 from pulsar_ray.data.reading.block_schema import as_columns
-from pulsar_ray.errors import InvalidConfiguration, PulsarException, Timeout
+from pulsar_ray.errors import AlreadyClosed, InvalidConfiguration, PulsarException, Timeout
 from pulsar_ray.model.enums import ConsumerType, InitialPosition, SubscriptionMode
 from pulsar_ray.model.message_id import MessageId
 
@@ -185,12 +186,15 @@ class TableStream:
 
     def close(self) -> None:
         """Stop. Tables that were not acknowledged come again to whoever reads next."""
-        self._consumer.close()
-        if self._own_client is not None:
-            self._own_client.close()
+        try:
+            self._consumer.close()
+        finally:
+            if self._own_client is not None:
+                self._own_client.close()
 
     def __enter__(self) -> TableStream:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        self.close()
+        with suppress(AlreadyClosed):
+            self.close()

@@ -11,7 +11,7 @@ import pytest
 
 from pulsar_ray.data.planning.plan import AtSubscription, AtTime
 from pulsar_ray.data.reading.table_stream import TableStream, batches
-from pulsar_ray.errors import InvalidConfiguration
+from pulsar_ray.errors import AlreadyClosed, InvalidConfiguration
 from pulsar_ray.model.message_id import MessageId
 from tests.conformance.broker import Broker
 
@@ -120,3 +120,15 @@ def test_a_stream_without_a_subscription_never_waits_for_a_commit(tmp_path: Path
     stream = batches(topic, batch_size=1, commits_itself=False, idle_millis=IDLE_MS, client=client)
     assert rest_of(stream) == numbers(0, 20)
     broker.close()
+
+
+def test_a_stream_may_be_closed_before_its_end(broker: Broker) -> None:
+    client, topic = broker.client(), broker.topic()
+    client.create_producer(topic).send_many(numbers(0, 25))
+    with batches(topic, batch_size=10, client=client) as stream:
+        for table in stream:
+            assert values(table) == numbers(0, 10)
+            stream.close()
+            break
+    with pytest.raises(AlreadyClosed):
+        next(stream)
