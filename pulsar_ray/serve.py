@@ -233,8 +233,11 @@ class TaskQueue(TaskProcessorAdapter):
         for arguments that are not JSON.
         """
         task_id = str(options.pop("task_id", None) or uuid.uuid4())
+        if not (isinstance(args, (list, tuple, type(None))) and isinstance(kwargs, (dict, type(None)))):
+            # A text would become a list of its letters.
+            raise InvalidMessage(f"task {task_name!r} takes args as a list or tuple, and kwargs as a dict")
         try:
-            content = json.dumps({"args": list(args or ()), "kwargs": dict(kwargs or {})}).encode()
+            content = json.dumps({"args": list(args or ()), "kwargs": kwargs or {}}).encode()
         except (TypeError, ValueError) as error:
             raise InvalidMessage(f"arguments of task {task_name!r} are not JSON: {error}") from None
         properties = {_TASK_ID: task_id, _TASK_NAME: task_name}

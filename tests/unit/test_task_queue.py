@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_ray.errors import MessageTooBig
+from pulsar_ray.errors import InvalidMessage, MessageTooBig
 from pulsar_ray.testing.waiting import wait_until
 from tests.conformance.broker import Broker
 
@@ -153,3 +153,9 @@ def test_tasks_without_ids_do_not_pass_for_each_other(queue: TaskQueue, broker: 
         producer.send(content, properties={"task_name": "note"})
         wait_until(lambda: len(ran) == number + 1, timeout_s=20)  # noqa: B023
         wait_until(lambda: ends() == number + 1, timeout_s=20)  # noqa: B023
+
+
+@pytest.mark.parametrize("arguments", [{"args": "a.png"}, {"args": {"path": "a.png"}}, {"kwargs": ["a.png"]}])
+def test_arguments_that_are_no_list_or_dict_are_refused(queue: TaskQueue, arguments: dict[str, Any]) -> None:
+    with pytest.raises(InvalidMessage, match="args as a list or tuple, and kwargs as a dict"):
+        queue.enqueue_task_sync("shrink", **arguments)
