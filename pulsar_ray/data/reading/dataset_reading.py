@@ -209,6 +209,10 @@ def _tables(
         yield message_table(batch, read_range.topic, read_range.partition, columns)
 
 
+# Made once: Ray keeps each of its functions for as long as the job lasts.
+_READ_TABLES: Any = ray.remote(_tables)
+
+
 def _fetched(
     read_range: ReadRange, columns: tuple[str, ...], block_bytes: int, values: _ValueColumns | None
 ) -> Iterator[pa.Table]:
@@ -218,7 +222,7 @@ def _fetched(
     the files are not there.
     """
     placement = NodeAffinitySchedulingStrategy(read_range.node_id, soft=True)
-    reading: Any = ray.remote(_tables).options(
+    reading = _READ_TABLES.options(
         num_cpus=0, num_returns="streaming", scheduling_strategy=placement, name="pulsar_ray.data.read"
     )
     for block in reading.remote(read_range, columns, block_bytes, values):

@@ -48,11 +48,12 @@ def table_ranges(sources: Sequence[TableSource]) -> list[ReadRange]:
 
     Raises CorruptData, SegmentGone, WrongNode.
     """
-    finding: Any = ray.remote(ranges_of_table)
     found = []
     for source in sources:
         placement = NodeAffinitySchedulingStrategy(source.node_id, soft=True)
-        options = finding.options(num_cpus=0, scheduling_strategy=placement, name="pulsar_ray.data.find_keys")
+        options = _FIND_RANGES.options(
+            num_cpus=0, scheduling_strategy=placement, name="pulsar_ray.data.find_keys"
+        )
         found.append(options.remote(source))
     try:
         return [each for ranges in ray.get(found) for each in ranges]
@@ -84,6 +85,10 @@ def ranges_of_table(source: TableSource, slice_bytes: int = SLICE_BYTES) -> list
     with closing(latest):
         latest.find()
         return list(_ranges(source, latest, slice_bytes))
+
+
+# Made once: Ray keeps each of its functions for as long as the job lasts.
+_FIND_RANGES: Any = ray.remote(ranges_of_table)
 
 
 def _ranges(source: TableSource, latest: LatestMessages, slice_bytes: int) -> Iterator[ReadRange]:
