@@ -88,11 +88,11 @@ def receipts_by_producer(packet: Packet) -> Iterable[tuple[int, _Blocks]]:
 class DeliverEncoder:
     """Writes one consumer's grants straight into packets."""
 
-    __slots__ = ("_consumer_id", "_encode", "_encode_chunks", "_epoch")
+    __slots__ = ("_consumer_id", "_encode", "_encode_chunks", "_numbering")
 
-    def __init__(self, consumer_id: int, epoch: int) -> None:
+    def __init__(self, consumer_id: int, numbering: int) -> None:
         self._consumer_id = consumer_id
-        self._epoch = epoch
+        self._numbering = numbering
         self._encode = PacketEncoder(Deliver).encode
         self._encode_chunks = PacketEncoder(DeliverChunks).encode
 
@@ -123,7 +123,7 @@ class DeliverEncoder:
                 failures.append((number, row_failures))
             if is_suspect:
                 suspects.append(number)
-        fields = (self._consumer_id, self._epoch, generation, described, failures, suspects)
+        fields = (self._consumer_id, self._numbering, generation, described, failures, suspects)
         return self._encode(fields, body)
 
     def encode_chunks(
@@ -138,5 +138,5 @@ class DeliverEncoder:
         places = [
             (ref.ledger_id, ref.segment_index, ref.offset, ref.length, ref.first_entry_id) for ref in chunks
         ]
-        fields = (self._consumer_id, self._epoch, generation, grant.number, index, places)
+        fields = (self._consumer_id, self._numbering, generation, grant.number, index, places)
         return self._encode_chunks(fields, body)

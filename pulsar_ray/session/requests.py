@@ -247,11 +247,11 @@ class OpenConsumer(NamedTuple):
 
     A repeat with the same incarnation is a re-attach: `held` lists the rows that the consumer still has.
 
-    `dispatcher_epoch` and `received` name the last delivery that arrived; `credit` is the absolute number of
+    `numbering` and `received` name the last delivery that arrived; `credit` is the absolute number of
     messages the dispatcher may have granted in all since the consumer's incarnation began.
     `received_messages` is where the consumer's count stands that credit refers to. `start` is where a
     non-durable cursor begins (the arguments of a seek); durable ones begin where their subscription is.
-    `joined` is the epoch in the first answer this consumer ever got, and shows again when it subscribed.
+    `joined` is the numbering in the first answer this consumer ever got, and shows again when it subscribed.
     `is_multi_topic`: it belongs to a consumer of several topics.
     """
 
@@ -263,7 +263,7 @@ class OpenConsumer(NamedTuple):
     priority_level: Number
     batch_index_ack: Flag
     reads_files: Flag
-    dispatcher_epoch: Number
+    numbering: Number
     received: Number
     held: BatchRowsList
     start: CursorStart
@@ -304,13 +304,13 @@ class OpenConsumer(NamedTuple):
 class ConsumerOpened(NamedTuple):
     """Dispatcher to client.
 
-    `resumed`: deliveries go on after `received`; otherwise numbering starts anew at 1. `start` is the mark-
-    delete position of a non-durable cursor.
+    `numbering` is the id of the numbers of its deliveries. `resumed`: these go on after `received`, otherwise
+    they start anew at 1. `start` is the mark-delete position of a non-durable cursor.
     """
 
     request_id: int
     name: str
-    epoch: int
+    numbering: int
     resumed: bool
     generation: int
     start: list[int] | None = None
@@ -335,7 +335,7 @@ class Credit(NamedTuple):
 class Deliver(NamedTuple):
     """Dispatcher to client.
 
-    Numbered per consumer and epoch; a lower epoch, generation or a number seen before is dropped.
+    A lower numbering, generation or a number seen before is dropped.
 
     Each grant is (number, (ledger id, segment index, offset, length, first entry id, entries, rows as
     `row_sets` writes them,
@@ -346,7 +346,7 @@ class Deliver(NamedTuple):
     """
 
     consumer_id: int
-    epoch: int
+    numbering: int
     generation: int
     grants: Sequence[tuple[int, Grant]]
     row_failures: Sequence[tuple[int, WireFailures]] = ()
@@ -362,7 +362,7 @@ class DeliverChunks(NamedTuple):
     """
 
     consumer_id: int
-    epoch: int
+    numbering: int
     generation: int
     number: int
     first_chunk_id: int
@@ -373,12 +373,12 @@ class NotRead(NamedTuple):
     """Dispatcher to client: why nothing comes.
 
     Or, with a `number`, why that delivery has no bytes. Without an `error` the dispatcher reads again. A
-    lost one is told again while it holds; one of a former epoch or generation changes nothing, and one
+    lost one is told again while it holds; one of a former numbering or generation changes nothing, and one
     that is repeated takes the place of the first.
     """
 
     consumer_id: int
-    epoch: int
+    numbering: int
     generation: int
     error: str = ""
     text: str = ""

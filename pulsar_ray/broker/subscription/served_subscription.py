@@ -121,7 +121,7 @@ class ServedSubscription:
         numbering = self.consumers.numbering(
             request.incarnation, is_known=request.incarnation in self.core.consumers
         )
-        is_same = request.dispatcher_epoch == numbering
+        is_same = request.numbering == numbering
         endpoint = self._new_endpoint(session, request, numbering)
         self._feeder.extend_ledgers()
         attachment = self.core.attach_consumer(

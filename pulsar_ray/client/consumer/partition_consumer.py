@@ -185,7 +185,7 @@ class PartitionConsumer:
     def opened(self, opened: ConsumerOpened) -> None:
         """Go on with a dispatcher that has opened the consumer."""
         with self._owner.lock:
-            self._joined = self._joined or opened.epoch
+            self._joined = self._joined or opened.numbering
             self.deliveries.opened(opened)
             self.requests.is_open = True
         self.requests.end_forgotten()

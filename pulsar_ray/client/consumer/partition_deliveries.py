@@ -206,8 +206,8 @@ class PartitionDeliveries:
             self._start_behind(opened.start)
         # Of two requests that were under way at once the first answer has begun this numbering already: what
         # the dispatcher sends again for the second has arrived, or comes.
-        if not opened.resumed and opened.epoch != self.numbering:
-            self.numbering = opened.epoch
+        if not opened.resumed and opened.numbering != self.numbering:
+            self.numbering = opened.numbering
             self.last_number = 0
             self._awaits_reset = False
             # Only dispatchers that were given them know the acknowledged rows of batches that are shared.
@@ -268,9 +268,7 @@ class PartitionDeliveries:
         deliveries: list[QueuedDelivery] = []
         generation = request.generation
         with self._lock:
-            if request.epoch < self.numbering or generation < self.generation or not self._requests.is_open:
-                # Until it is open again numbers may have holes; deliveries that a carrier lost come after
-                # that.
+            if self._is_void(request):
                 return
             if generation > self.generation:
                 self._drop_older(generation)
@@ -326,11 +324,19 @@ class PartitionDeliveries:
         self._requests.end_forgotten()
         self._target.serve_waiting()
 
+    def _is_void(self, request: Deliver | DeliverChunks | NotRead) -> bool:
+        """Whether a packet is void, as those of a former numbering or generation are.
+
+        So is every one until the consumer is open again: numbers may have holes till then, and what a carrier
+        lost comes after that.
+        """
+        is_former = request.numbering < self.numbering or request.generation < self.generation
+        return is_former or not self._requests.is_open
+
     def _chunks_delivered(self, request: DeliverChunks, body: memoryview) -> None:
         """Keep chunks for the delivery that follows them."""
         with self._lock:
-            is_void = request.epoch < self.numbering or request.generation < self.generation
-            if is_void or not self._requests.is_open or request.number <= self.last_number:
+            if self._is_void(request) or request.number <= self.last_number:
                 return
             if request.generation > self.generation:
                 self._drop_older(request.generation)
@@ -354,8 +360,7 @@ class PartitionDeliveries:
         if request.error:
             error = error_from(request.error, request.text, request.details)
         with self._lock:
-            is_void = request.epoch < self.numbering or request.generation < self.generation
-            if is_void or not self._requests.is_open:
+            if self._is_void(request):
                 return
             if request.number:
                 if error is not None and request.number > self.last_number:

@@ -119,7 +119,7 @@ class PassingSubscription:
         numbering = self.consumers.numbering(
             request.incarnation, is_known=request.incarnation in core.consumers
         )
-        is_same = request.dispatcher_epoch == numbering
+        is_same = request.numbering == numbering
         endpoint = self._new_endpoint(session, request, numbering)
         was_known = core.attach_consumer(
             spec_of(request, numbering),

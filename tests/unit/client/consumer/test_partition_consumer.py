@@ -390,7 +390,7 @@ def test_another_partition_of_the_name_delivers_though_its_dispatcher_has_the_sa
     partition.session.reopen(dataclasses.replace(OTHER_SESSION, directory="/another"))
     request, reply = link.asked[-1]
     assert isinstance(request, OpenConsumer)
-    assert (request.dispatcher_epoch, request.received) == (-1, 0)
+    assert (request.numbering, request.received) == (-1, 0)
     reply(ConsumerOpened(0, "c", EPOCH, resumed=False, generation=0), None)
     deliver(partition, 1, b"of the other", entry_id=7)
     assert [core.receive(0.0).data() for _ in range(2)] == [b"of the first", b"of the other"]

@@ -156,12 +156,12 @@ def test_a_consumer_that_attaches_again_keeps_its_numbering() -> None:
     async def run() -> None:
         served = Served(ConsumerType.Exclusive)
         first = await served.open(7)
-        again = await served.open(7, first.epoch)
+        again = await served.open(7, first.numbering)
         assert (first.resumed, again.resumed) == (False, True)
-        assert again.epoch == first.epoch
+        assert again.numbering == first.numbering
         await served.subscription.close_consumer(served.endpoint(7))
         assert not served.subscription.consumers
-        assert (await served.open(7, first.epoch)).epoch > first.epoch, (
+        assert (await served.open(7, first.numbering)).numbering > first.numbering, (
             "numbered anew: it was not known any more"
         )
 
