@@ -10,7 +10,6 @@ A report tells the least that was handed over: the last ones may have ended with
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
@@ -22,7 +21,8 @@ from pulsar_ray.model.row_sets import RowSet
 UNEXPLAINED_CRASHES = 2
 """After so many crashes without a report all that was granted counts as handed over."""
 
-Handed = Sequence[tuple[Delivery, RowSet]]
+Handed = dict[Delivery, RowSet]
+"""Rows by delivery, in the order of the log."""
 
 
 class Crash(NamedTuple):
@@ -52,20 +52,19 @@ class Blame:
         if handed_over is not None:
             consumer.handed_over = handed_over
         handed = self._handed(consumer, is_known=handed_over is not None)
-        untold: Handed = []
-        if tried := [(delivery, rows) for delivery, rows in handed if delivery.group is not None]:
-            handed = tried
-            origins = {delivery.group.origin for delivery, _ in tried if delivery.group is not None}
+        untold: Handed = {}
+        if origins := {delivery.group.origin for delivery in handed if delivery.group is not None}:
+            handed = {delivery: rows for delivery, rows in handed.items() if delivery.group is not None}
             if handed_over is None:
-                untold = _not_among(dict(tried), consumer, origins)
+                untold = _not_among(handed, consumer, origins)
             for group in self._blocks.suspects:
                 if group.origin in origins:
                     self._blocks.release(group)
-        count = sum(rows.bit_count() for _, rows in handed)
+        count = sum(rows.bit_count() for rows in handed.values())
         is_found = count == 1 and not untold
-        failed = dict(handed) if is_found else {}
+        failed = handed if is_found else {}
         groups = self._groups(handed, count, untold)
-        crash = Crash(consumer.unacked, count, _message(*handed[0]) if is_found else "")
+        crash = Crash(consumer.unacked, count, _message(*next(iter(handed.items()))) if is_found else "")
         for delivery in tuple(consumer.deliveries):
             suspects = groups.get(delivery, [])
             if delivery.group is not None:
@@ -74,8 +73,8 @@ class Blame:
         return crash
 
     def _handed(self, consumer: Consumer, *, is_known: bool) -> Handed:
-        """The rows that were handed over, by delivery, in the order of the log."""
-        handed = []
+        """The rows that were handed over."""
+        handed: Handed = {}
         unreported: dict[SuspectGroup, None] = {}
         for delivery in sorted(consumer.deliveries, key=lambda each: (each.block.key, each.number)):
             group = delivery.group
@@ -89,7 +88,7 @@ class Blame:
                     if group.unexplained + 1 >= UNEXPLAINED_CRASHES:
                         rows = delivery.rows
             if rows:
-                handed.append((delivery, rows))
+                handed[delivery] = rows
         for group in unreported:
             group.unexplained += 1
         return handed
@@ -103,34 +102,31 @@ class Blame:
         """
         if not count:
             return {}
-        first, second = [], []
+        first, second = {}, {}
         left = max(count // 2, 1)
-        for delivery, rows in handed:
-            part = row_sets.lowest(rows, left)
+        for delivery, rows in handed.items():
+            first[delivery] = part = row_sets.lowest(rows, left)
+            second[delivery] = rows & ~part
             left -= part.bit_count()
-            if part:
-                first.append((delivery, part))
-            if part != rows:
-                second.append((delivery, rows & ~part))
         groups: dict[Delivery, list[tuple[RowSet, SuspectGroup]]] = {}
         origin = None
         for part_of in (first, second, untold):
-            if part_of:
+            if any(part_of.values()):
                 group = self._blocks.suspects.begin(_members(part_of), origin)
                 origin = group.origin
-                for delivery, rows in part_of:
+                for delivery, rows in part_of.items():
                     groups.setdefault(delivery, []).append((rows, group))
         return groups
 
 
-def _not_among(told: dict[Delivery, RowSet], consumer: Consumer, origins: set[int]) -> Handed:
+def _not_among(told: Handed, consumer: Consumer, origins: set[int]) -> Handed:
     """Return the rows of these origins that a consumer has and did not tell of."""
-    left = [
-        (delivery, delivery.rows & ~told.get(delivery, 0))
+    return {
+        delivery: left
         for delivery in consumer.deliveries
         if delivery.group is not None and delivery.group.origin in origins
-    ]
-    return [(delivery, rows) for delivery, rows in left if rows]
+        if (left := delivery.rows & ~told.get(delivery, 0))
+    }
 
 
 def _message(delivery: Delivery, rows: RowSet) -> str:
@@ -139,8 +135,9 @@ def _message(delivery: Delivery, rows: RowSet) -> str:
     return f"{ledger_id}:{entry_id}:{row}" if delivery.block.is_batch else f"{ledger_id}:{entry_id + row}"
 
 
-def _members(rows_of: Iterable[tuple[Delivery, RowSet]]) -> dict[Key, RowSet]:
+def _members(rows_of: Handed) -> dict[Key, RowSet]:
     members: dict[Key, RowSet] = {}
-    for delivery, rows in rows_of:
-        members[delivery.block.key] = members.get(delivery.block.key, 0) | rows
+    for delivery, rows in rows_of.items():
+        if rows:
+            members[delivery.block.key] = members.get(delivery.block.key, 0) | rows
     return members
