@@ -297,7 +297,7 @@ class Dispatcher:
         consumer = self.consumers[consumer_id]
         consumer.handed_over = max(consumer.handed_over, messages)
 
-    def hand_over(self, now_ms: int) -> list[DropQueue]:
+    def elect(self, now_ms: int) -> list[DropQueue]:
         """On Failover: elect the active consumer if others came or went; call before `dispatch`.
 
         If it is another one than before, everything unacknowledged comes to it in order. If it is not, what

@@ -184,7 +184,7 @@ class SubscriptionTurn:
     def elect(self, now_ms: int) -> None:
         """Elect the active consumer of a Failover subscription, and notify consumers of changes."""
         core = self._core
-        drops = core.hand_over(now_ms)
+        drops = core.elect(now_ms)
         if drops:
             self._consumers.drop_queues(drops)
             self._durability.flush_soon()

@@ -108,7 +108,7 @@ class Lab:
         )
 
     def dispatch(self) -> None:
-        for drop in self.dispatcher.hand_over(self.now_ms):
+        for drop in self.dispatcher.elect(self.now_ms):
             self._drop(drop)
         read = [i for i, r in enumerate(self.refs) if (1, r.last_entry_id) >= self.dispatcher.read_position]
         blocks = ReadBlocks([self.refs[i] for i in read], [self.slots[i] for i in read])
@@ -254,7 +254,7 @@ def test_suspects_in_the_middle_of_a_batch_come_at_their_place(consumer_type: Co
 
     def begin(consumer_id: int) -> list[tuple[tuple[int, int], ...]]:
         rig.add(consumer_id, 100, consumer_type)
-        rig.dispatcher.hand_over(rig.now_ms)
+        rig.dispatcher.elect(rig.now_ms)
         return [grant.rows for grant in rig.grants()]
 
     assert begin(1) == [((0, 22),)]
@@ -411,11 +411,11 @@ def test_a_program_that_acknowledges_nothing_for_long_gets_the_whole_batch_and_w
 ) -> None:
     rig = Rig([-8, 3], slots=[1, 1] if consumer_type is ConsumerType.KeyShared else None)
     rig.add(1, credit=100, consumer_type=consumer_type)
-    rig.dispatcher.hand_over(rig.now_ms)
+    rig.dispatcher.elect(rig.now_ms)
     rig.grants()
     rig.dispatcher.remove_consumer(1, ConsumerExit.CRASHED, handed_over=6)
     rig.add(2, credit=100, consumer_type=consumer_type)
-    rig.dispatcher.hand_over(rig.now_ms)
+    rig.dispatcher.elect(rig.now_ms)
     got: list[Message] = []
     for _ in range(10):
         for grant in rig.grants():

@@ -16,7 +16,7 @@ def test_no_more_is_granted_than_the_rate_leaves(kind: ConsumerType) -> None:
     rig = Rig([1] * 20 + [50], DispatchSettings(dispatch_rate_messages=10))
     rig.now_ms = 1000
     rig.add(1, 1000, kind)
-    rig.dispatcher.hand_over(rig.now_ms)
+    rig.dispatcher.elect(rig.now_ms)
     assert rig.shares() == {1: 10}
     assert rig.shares() == {}
     assert rig.dispatcher.throttled_ms(rig.now_ms) == 100

@@ -106,21 +106,21 @@ def test_random_comings_and_goings_agree_with_a_naive_rule(partitions: int) -> N
 def test_a_displaced_consumer_is_fenced_and_its_messages_come_again_in_order() -> None:
     rig = Rig([4, -3, 4])
     rig.add(1, credit=100, consumer_type=FAILOVER, priority_level=1)
-    rig.dispatcher.hand_over(0)
+    rig.dispatcher.elect(0)
     assert rig.told() == [(1, 0, ((0, 4),)), (1, 4, ((0, 3),)), (1, 5, ((0, 4),))]
     rig.dispatcher.acknowledge(1, [(1, 1, 1)])
     before = rig.dispatcher.generation
     rig.add(2, credit=100, consumer_type=FAILOVER)
     assert rig.dispatcher.dispatch(0) == [], "it gets nothing before it is its turn"
-    assert dropped(rig.dispatcher.hand_over(0)) == [(1, before + 1), (2, before + 1)]
-    assert rig.dispatcher.hand_over(0) == []
+    assert dropped(rig.dispatcher.elect(0)) == [(1, before + 1), (2, before + 1)]
+    assert rig.dispatcher.elect(0) == []
     assert rig.told() == [(2, 0, ((0, 1), (2, 4))), (2, 4, ((0, 3),)), (2, 5, ((0, 4),))]
     rig.dispatcher.acknowledge(1, [(1, 2, 2)])
     assert rig.dispatcher.consumers[2].unacked == 9, "a late acknowledgment of the former one counts"
     assert rig.dispatcher.negative_acknowledge(1, [(1, 3, (), 0)]) == [], "a late negative one does not"
     assert rig.dispatcher.redeliver_unacknowledged(1, 99) == []
     rig.dispatcher.remove_consumer(2, ConsumerExit.CLOSED)
-    assert dropped(rig.dispatcher.hand_over(0)) == [(1, before + 2)]
+    assert dropped(rig.dispatcher.elect(0)) == [(1, before + 2)]
     assert rig.shares() == {1: 9}
 
 
@@ -128,17 +128,17 @@ def test_after_a_restart_the_active_one_keeps_what_it_holds() -> None:
     rig = Rig([4, 4])
     for consumer in (1, 2):
         rig.add(consumer, credit=5, consumer_type=FAILOVER)
-    rig.dispatcher.hand_over(0)
+    rig.dispatcher.elect(0)
     assert rig.shares() == {1: 5}
     again = Rig([4, 4], cursor=rig.cursor)
     again.dispatcher = Dispatcher(rig.cursor, DispatchSettings(), epoch=8, now_ms=0, topic=TOPIC)
     attach = again.dispatcher.attach_consumer
     second, first = (ConsumerSpec(i, f"c{i}", FAILOVER, joined=i) for i in (2, 1))
     attach(second, 0)
-    assert again.dispatcher.hand_over(0) == [], "the first may still come"
+    assert again.dispatcher.elect(0) == [], "the first may still come"
     assert again.shares() == {}
     attach(first, 0, held=[(1, 0, [(0, 4)]), (1, 4, [(0, 1)])], received_messages=5)
-    assert again.dispatcher.hand_over(0) == []
+    assert again.dispatcher.elect(0) == []
     assert again.dispatcher.type.policy.active is again.dispatcher.consumers[1]
     again.report(1, 100)
     assert again.told() == [(1, 4, ((1, 4),))]
@@ -148,12 +148,12 @@ def test_what_one_that_stands_by_says_to_hold_comes_to_the_active_one() -> None:
     rig = Rig([4, 4])
     rig.cursor.set_ledgers([(1, 7)])
     rig.add(1, credit=5, consumer_type=FAILOVER)
-    rig.dispatcher.hand_over(0)
+    rig.dispatcher.elect(0)
     assert rig.shares() == {1: 5}
     generation = rig.dispatcher.generation
     returning = ConsumerSpec(2, "c2", FAILOVER, joined=5)
     rig.dispatcher.attach_consumer(returning, 0, held=[(1, 4, [(2, 4)])])
-    assert dropped(rig.dispatcher.hand_over(0)) == [(1, generation + 1), (2, generation + 1)]
+    assert dropped(rig.dispatcher.elect(0)) == [(1, generation + 1), (2, generation + 1)]
     rig.report(1, 100)
     assert rig.told() == [(1, 0, ((0, 4),)), (1, 4, ((0, 4),))]
 
@@ -162,8 +162,8 @@ def test_the_first_active_consumer_and_every_next_one_get_messages_without_a_wai
     rig = Rig([1, 1, 1])
     for consumer in (1, 2):
         rig.add(consumer, 10, FAILOVER)
-    rig.dispatcher.hand_over(rig.now_ms)
+    rig.dispatcher.elect(rig.now_ms)
     assert rig.shares() == {1: 3}, "no time has passed since it subscribed"
     rig.dispatcher.remove_consumer(1, ConsumerExit.CLOSED)
-    rig.dispatcher.hand_over(rig.now_ms)
+    rig.dispatcher.elect(rig.now_ms)
     assert rig.shares() == {2: 3}, "nor since it took over"

@@ -70,7 +70,7 @@ class World(NaiveModel):
         self.dispatcher.offer(self._read(self.refs), generation - 1)
 
     def dispatch(self) -> None:
-        self.hand_over()
+        self.elect()
         self.offer()
         self.look_at_suspects()
         before = {i: self.dispatcher.consumers[i].permits for i in self.dispatcher.consumers}
@@ -87,9 +87,9 @@ class World(NaiveModel):
                 client.lane.append(grant)
         self.check_nothing_is_stuck()
 
-    def hand_over(self) -> None:
+    def elect(self) -> None:
         """On Failover: everything pending comes again to the one whose turn it is, if that is another one."""
-        drops = self.dispatcher.hand_over(self.now_ms)
+        drops = self.dispatcher.elect(self.now_ms)
         if self.type == ConsumerType.Failover and self.dispatcher.type.policy.active is not None:
             best = min(self.present(), key=lambda spec: (spec.priority_level, spec.joined))
             assert self.dispatcher.type.policy.active.spec == best, "another one's turn"
