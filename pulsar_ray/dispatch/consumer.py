@@ -27,7 +27,7 @@ Members = Mapping[Key, RowSet]
 
 @dataclass(frozen=True)
 class ConsumerSpec:
-    """The identity of a consumer. `consumer_id` is its incarnation: random, kept over re-attachments.
+    """Identifies a consumer. `incarnation` is random, and kept over re-attachments.
 
     `batch_index_ack` is the consumer's switch; it works only together with the broker's. `joined` rises with
     each consumer that subscribes, also over restarts of the dispatcher. `is_multi_topic`: it is one part of a
@@ -35,7 +35,7 @@ class ConsumerSpec:
     messages that are not complete.
     """
 
-    consumer_id: int
+    incarnation: int
     name: str
     consumer_type: ConsumerType
     priority_level: int = 0

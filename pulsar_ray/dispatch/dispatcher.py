@@ -110,10 +110,10 @@ class Dispatcher:
         own, however many there may be. `attach_consumer` would raise ConsumerBusy, or let in one too many;
         better ask again at `next_deadline`.
         """
-        if spec.consumer_id in self.consumers:
+        if spec.incarnation in self.consumers:
             return False
         limit = 0 if was_open else self.settings.max_consumers_per_subscription
-        fill_up = self._returning.fill_up(spec.consumer_id, len(self.consumers), limit)
+        fill_up = self._returning.fill_up(spec.incarnation, len(self.consumers), limit)
         return fill_up or self._returning.keeps_out(spec)
 
     def attach_consumer(
@@ -144,25 +144,25 @@ class Dispatcher:
         """
         self.now_ms = now_ms
         self.expire(now_ms)
-        known = self.consumers.get(spec.consumer_id)
+        known = self.consumers.get(spec.incarnation)
         if known is not None:
             again = known.resume_after(received if epoch == self.epoch else 0)
             if credit:
-                self.set_credit(spec.consumer_id, credit, 0, 0)
+                self.set_credit(spec.incarnation, credit, 0, 0)
             return Attachment(
                 True, self.generation, [self._granting.grant_of(delivery) for delivery in again]
             )
         self._admit(spec)
-        consumer = self.consumers[spec.consumer_id] = Consumer(spec)
+        consumer = self.consumers[spec.incarnation] = Consumer(spec)
         consumer.granted = received_messages
         self._limit_chunks()
         self.type.policy.join(consumer)
-        self.cursor.remember_consumer(KnownConsumer(spec.consumer_id, spec.name, int(spec.consumer_type)))
-        self._returning.came_back(spec.consumer_id)
+        self.cursor.remember_consumer(KnownConsumer(spec.incarnation, spec.name, int(spec.consumer_type)))
+        self._returning.came_back(spec.incarnation)
         if not self._precedes_seek(generation):
             self._intake.restore(consumer, held, parts)
         if credit:
-            self.set_credit(spec.consumer_id, credit, 0, 0)
+            self.set_credit(spec.incarnation, credit, 0, 0)
         return Attachment(False, self.generation, [])
 
     def _admit(self, spec: ConsumerSpec) -> None:
@@ -184,7 +184,7 @@ class Dispatcher:
         self.type.policy.admit(spec, self.consumers.values())
 
     def remove_consumer(
-        self, consumer_id: int, how: ConsumerExit, *, handed_over: int | None = None
+        self, incarnation: int, how: ConsumerExit, *, handed_over: int | None = None
     ) -> Crash | None:
         """Remove a consumer for good; messages that it holds wait again.
 
@@ -193,7 +193,7 @@ class Dispatcher:
         After a crash messages that the application had been given are suspect. `handed_over` says how many
         messages had left the consumer's queue in the end, if that is known; then reports do not count.
         """
-        consumer = self.consumers.pop(consumer_id, None)
+        consumer = self.consumers.pop(incarnation, None)
         if consumer is None:
             return None
         self.type.policy.leave(consumer)
@@ -203,8 +203,8 @@ class Dispatcher:
             crash = self._blame.crashed(consumer, handed_over)
         else:
             self._redelivery.give_up(consumer)
-        self._returning.forget(consumer_id)
-        self.cursor.forget_consumer(consumer_id)
+        self._returning.forget(incarnation)
+        self.cursor.forget_consumer(incarnation)
         return crash
 
     def _limit_chunks(self) -> None:
@@ -212,13 +212,13 @@ class Dispatcher:
 
     def expire(self, now_ms: int) -> None:
         """Wait no longer for consumers known from before a restart, once their grace is over."""
-        for consumer_id in self._returning.stop_waiting(now_ms):
-            self.cursor.forget_consumer(consumer_id)
+        for incarnation in self._returning.stop_waiting(now_ms):
+            self.cursor.forget_consumer(incarnation)
 
-    def await_no_more(self, consumer_id: int) -> None:
+    def await_no_more(self, incarnation: int) -> None:
         """Wait no longer for a consumer known from before a restart, for it was closed."""
-        if self._returning.came_back(consumer_id):
-            self.cursor.forget_consumer(consumer_id)
+        if self._returning.came_back(incarnation):
+            self.cursor.forget_consumer(incarnation)
 
     def next_deadline(self) -> int | None:
         """When `expire` and then `dispatch` are due, None if never."""
@@ -266,7 +266,7 @@ class Dispatcher:
         self._intake.take_in(read, self.now_ms)
         if not self._requests.deferred:
             return []
-        return [self._rewound(consumer_id) for consumer_id in self._requests.retry()]
+        return [self._rewound(incarnation) for incarnation in self._requests.retry()]
 
     def has_unacknowledged(self, ref: BlockRef) -> bool:
         """Whether anything of a block is not acknowledged."""
@@ -282,9 +282,9 @@ class Dispatcher:
             self._intake.take_due(read, rows)
             self.delayed.taken = max(self.delayed.taken, last)
 
-    def set_credit(self, consumer_id: int, credit: int, received: int, handed_over: int) -> None:
+    def set_credit(self, incarnation: int, credit: int, received: int, handed_over: int) -> None:
         """A consumer's report: absolute credit, last number received, messages that have left its queue."""
-        consumer = self.consumers.get(consumer_id)
+        consumer = self.consumers.get(incarnation)
         if consumer is not None:
             consumer.set_credit(credit, received, handed_over)
 
@@ -292,9 +292,9 @@ class Dispatcher:
         """The ids of consumers that have suspects."""
         return [i for i, consumer in self.consumers.items() if consumer.trial.deliveries]
 
-    def has_handed_over(self, consumer_id: int, messages: int) -> None:
+    def has_handed_over(self, incarnation: int, messages: int) -> None:
         """So many messages have left a consumer's queue, as was seen between two reports."""
-        consumer = self.consumers[consumer_id]
+        consumer = self.consumers[incarnation]
         consumer.handed_over = max(consumer.handed_over, messages)
 
     def elect(self, now_ms: int) -> list[DropQueue]:
@@ -315,7 +315,7 @@ class Dispatcher:
             return []
         for consumer in holding:
             self._redelivery.give_up(consumer)
-            self._returning.forget(consumer.spec.consumer_id)
+            self._returning.forget(consumer.spec.incarnation)
         self.generation += 1
         return [self._drop_queue(consumer) for consumer in self.consumers.values()]
 
@@ -395,9 +395,9 @@ class Dispatcher:
         waits = self.blocks.waiting_messages > 0 or self.blocks.suspects.are_waiting
         return waits or self._intake.has_unread(last)
 
-    def is_under_way(self, consumer_id: int, received: int) -> bool:
+    def is_under_way(self, incarnation: int, received: int) -> bool:
         """Whether a consumer is still to get something granted behind delivery `received`."""
-        consumer = self.consumers.get(consumer_id)
+        consumer = self.consumers.get(incarnation)
         return consumer is not None and any(
             delivery.number > received and delivery.rows for delivery in consumer.unconfirmed
         )
@@ -421,7 +421,7 @@ class Dispatcher:
 
     def acknowledge(
         self,
-        consumer_id: int,
+        incarnation: int,
         ranges: Iterable[tuple[int, int, int]] = (),
         batch: Iterable[tuple[int, int, RowRanges]] = (),
         cumulative: tuple[int, int, int] | None = None,
@@ -445,7 +445,7 @@ class Dispatcher:
             )
         if self._precedes_seek(generation):
             return self.cursor.version
-        consumer = self.consumers.get(consumer_id)
+        consumer = self.consumers.get(incarnation)
         is_durable = (
             consumer is not None
             and consumer.spec.batch_index_ack
@@ -464,35 +464,35 @@ class Dispatcher:
         return self.cursor.version
 
     def negative_acknowledge(
-        self, consumer_id: int, items: Iterable[NackItem], queue: ConsumerQueue = EMPTY_QUEUE
+        self, incarnation: int, items: Iterable[NackItem], queue: ConsumerQueue = EMPTY_QUEUE
     ) -> list[DropQueue]:
         """Let messages come again now.
 
         On an ordered subscription everything unacknowledged from the oldest of them on comes again, in
         order: the consumer drops its queue first.
         """
-        has_gone_back = self._requests.negative_acknowledge(consumer_id, items, queue)
-        return [self._rewound(consumer_id)] if has_gone_back else []
+        has_gone_back = self._requests.negative_acknowledge(incarnation, items, queue)
+        return [self._rewound(incarnation)] if has_gone_back else []
 
-    def cannot_read(self, consumer_id: int, place: tuple[int, int], generation: int | None = None) -> None:
+    def cannot_read(self, incarnation: int, place: tuple[int, int], generation: int | None = None) -> None:
         """Count a block for one message: its consumer cannot decode it.
 
         `place` is its (ledger id, first entry id).
         """
         if not self._precedes_seek(generation):
-            self._requests.cannot_read(consumer_id, place)
+            self._requests.cannot_read(incarnation, place)
 
-    def _rewound(self, consumer_id: int) -> DropQueue:
+    def _rewound(self, incarnation: int) -> DropQueue:
         self.generation += 1
-        return self._drop_queue(self.consumers[consumer_id])
+        return self._drop_queue(self.consumers[incarnation])
 
     def _drop_queue(self, consumer: Consumer) -> DropQueue:
         return DropQueue(
-            consumer.spec.consumer_id, self.generation, consumer.next_number - 1, consumer.granted
+            consumer.spec.incarnation, self.generation, consumer.next_number - 1, consumer.granted
         )
 
     def redeliver_unacknowledged(
-        self, consumer_id: int, through: int, generation: int | None = None, handed_over: int | None = None
+        self, incarnation: int, through: int, generation: int | None = None, handed_over: int | None = None
     ) -> list[DropQueue]:
         """Let everything come again that the consumer got up to number `through`.
 
@@ -501,8 +501,8 @@ class Dispatcher:
         been given, by its count `handed_over` or else the last report, count as failed.
         """
         is_repeat = generation is not None and generation != self.generation
-        has_gone_back = self._requests.redeliver(consumer_id, through, handed_over, is_repeat=is_repeat)
-        return [self._rewound(consumer_id)] if has_gone_back else []
+        has_gone_back = self._requests.redeliver(incarnation, through, handed_over, is_repeat=is_repeat)
+        return [self._rewound(incarnation)] if has_gone_back else []
 
     def seek(self, position: Position) -> list[DropQueue]:
         """Start over with the entry at `position`, backwards or forwards; everything pending is forgotten.

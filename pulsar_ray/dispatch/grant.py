@@ -21,7 +21,7 @@ class Grant(NamedTuple):
     before the application gets it, and acknowledges it at once.
     """
 
-    consumer_id: int
+    incarnation: int
     number: int
     block: BlockRef
     row_set: RowSet
@@ -54,7 +54,7 @@ class DropQueue(NamedTuple):
     cursor went to.
     """
 
-    consumer_id: int
+    incarnation: int
     generation: int
     last_number: int
     granted: int

@@ -157,9 +157,9 @@ class GrantMaker:
         failures: RowFailures = ()
         if block.is_batch:
             failures = self._counts.row_failures(Position(ref.ledger_id, ref.first_entry_id))
-        consumer_id = delivery.consumer.spec.consumer_id
+        incarnation = delivery.consumer.spec.incarnation
         number, rows, count = delivery.number, delivery.rows, delivery.count
-        return grant_of((consumer_id, number, ref, rows, count, delivery.group is not None, failures))
+        return grant_of((incarnation, number, ref, rows, count, delivery.group is not None, failures))
 
 
 class RatedGrants:

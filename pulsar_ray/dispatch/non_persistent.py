@@ -61,7 +61,7 @@ class NonPersistentDispatcher:
         comes along counts at once. Raises ConsumerBusy (Exclusive, another type or mode),
         ConsumerAssignError.
         """
-        known = self.consumers.get(spec.consumer_id)
+        known = self.consumers.get(spec.incarnation)
         if known is not None:
             known.resume_after(received)
         else:
@@ -70,22 +70,22 @@ class NonPersistentDispatcher:
             else:
                 self.type.become(spec)
             self.type.policy.admit(spec, self.consumers.values())
-            consumer = self.consumers[spec.consumer_id] = Consumer(spec)
+            consumer = self.consumers[spec.incarnation] = Consumer(spec)
             consumer.granted = received_messages
             self.type.policy.join(consumer)
         if credit:
-            self.set_credit(spec.consumer_id, credit, 0, 0)
+            self.set_credit(spec.incarnation, credit, 0, 0)
         return known is not None
 
-    def remove_consumer(self, consumer_id: int) -> None:
+    def remove_consumer(self, incarnation: int) -> None:
         """Remove a consumer for good."""
-        consumer = self.consumers.pop(consumer_id, None)
+        consumer = self.consumers.pop(incarnation, None)
         if consumer is not None:
             self.type.policy.leave(consumer)
 
-    def set_credit(self, consumer_id: int, credit: int, received: int, handed_over: int) -> None:
+    def set_credit(self, incarnation: int, credit: int, received: int, handed_over: int) -> None:
         """A consumer's report: absolute credit, last number received, messages that have left its queue."""
-        consumer = self.consumers.get(consumer_id)
+        consumer = self.consumers.get(incarnation)
         if consumer is not None:
             consumer.set_credit(credit, received, handed_over)
             # No block waits until it fits whole: the rest is lost.
@@ -121,7 +121,7 @@ class NonPersistentDispatcher:
 
     def _room(self, consumer: Consumer) -> int:
         """Its permits, or 0 while its connection is full."""
-        return consumer.room(0) if self._can_take(consumer.spec.consumer_id) else 0
+        return consumer.room(0) if self._can_take(consumer.spec.incarnation) else 0
 
     def settings_changed(self) -> None:
         """Take over the dispatch rate of now."""

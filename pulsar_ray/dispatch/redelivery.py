@@ -204,7 +204,7 @@ class Redelivery:
 class _Deferred(NamedTuple):
     """A request that waits until what its consumer holds from before a restart was read."""
 
-    consumer_id: int
+    incarnation: int
     items: list[NackItem]
     queue: ConsumerQueue
     through: int | None
@@ -235,13 +235,13 @@ class RedeliveryRequests:
         self.deferred: list[_Deferred] = []
         """Requests that wait for blocks to be read."""
 
-    def negative_acknowledge(self, consumer_id: int, items: Iterable[NackItem], queue: ConsumerQueue) -> bool:
+    def negative_acknowledge(self, incarnation: int, items: Iterable[NackItem], queue: ConsumerQueue) -> bool:
         """Let messages come again that failed; on an ordered subscription also what came after them."""
-        consumer = self._consumers.get(consumer_id)
+        consumer = self._consumers.get(incarnation)
         if consumer is None:
             return False
-        if self._returning.has_claims(consumer_id):
-            self.deferred.append(_Deferred(consumer_id, list(items), queue, None))
+        if self._returning.has_claims(incarnation):
+            self.deferred.append(_Deferred(incarnation, list(items), queue, None))
             return False
         lowest = self._redelivery.negative_acknowledge(consumer, items, queue.had_received)
         if lowest is None or not self._type.policy.is_ordered:
@@ -250,19 +250,19 @@ class RedeliveryRequests:
         return True
 
     def redeliver(
-        self, consumer_id: int, through: int, handed_over: int | None, *, is_repeat: bool = False
+        self, incarnation: int, through: int, handed_over: int | None, *, is_repeat: bool = False
     ) -> bool:
         """Let everything come again up to number `through`; on an ordered subscription all.
 
         A repeat, which was sent before queues were dropped last, may have been carried out.
         """
-        consumer = self._consumers.get(consumer_id)
+        consumer = self._consumers.get(incarnation)
         active = self._type.policy.active
         if consumer is None or (active is not None and consumer is not active):
             # One that stands by has nothing, and the queue of the active one must stay as it is.
             return False
-        if self._returning.has_claims(consumer_id):
-            self.deferred.append(_Deferred(consumer_id, [], EMPTY_QUEUE, through, handed_over, is_repeat))
+        if self._returning.has_claims(incarnation):
+            self.deferred.append(_Deferred(incarnation, [], EMPTY_QUEUE, through, handed_over, is_repeat))
             return False
         is_ordered = self._type.policy.is_ordered
         if is_ordered and is_repeat and all(delivery.number > through for delivery in consumer.deliveries):
@@ -270,29 +270,29 @@ class RedeliveryRequests:
         self._redelivery.redeliver(consumer, None if is_ordered else through, handed_over)
         return is_ordered
 
-    def cannot_read(self, consumer_id: int, place: Key) -> None:
+    def cannot_read(self, incarnation: int, place: Key) -> None:
         """Count a block for one message that its consumer cannot decode."""
-        consumer, block = self._consumers.get(consumer_id), self._blocks.index.get(place)
+        consumer, block = self._consumers.get(incarnation), self._blocks.index.get(place)
         if consumer is None:
             return
         if block is not None:
             self._blocks.count_as_one(consumer, block)
-        elif self._returning.is_claimed(consumer_id, place):
-            self.deferred.append(_Deferred(consumer_id, [], EMPTY_QUEUE, None, unreadable=place))
+        elif self._returning.is_claimed(incarnation, place):
+            self.deferred.append(_Deferred(incarnation, [], EMPTY_QUEUE, None, unreadable=place))
 
     def retry(self) -> Iterator[int]:
         """Blocks were read: do what waited for them; yields the consumers whose queues must go."""
         deferred, self.deferred = self.deferred, []
-        for consumer_id, items, queue, through, handed_over, is_repeat, unreadable in deferred:
+        for incarnation, items, queue, through, handed_over, is_repeat, unreadable in deferred:
             if unreadable is not None:
-                self.cannot_read(consumer_id, unreadable)
+                self.cannot_read(incarnation, unreadable)
                 continue
             if through is None:
-                has_gone_back = self.negative_acknowledge(consumer_id, items, queue)
+                has_gone_back = self.negative_acknowledge(incarnation, items, queue)
             else:
-                has_gone_back = self.redeliver(consumer_id, through, handed_over, is_repeat=is_repeat)
+                has_gone_back = self.redeliver(incarnation, through, handed_over, is_repeat=is_repeat)
             if has_gone_back:
-                yield consumer_id
+                yield incarnation
 
     def clear(self) -> None:
         """Everything starts over."""

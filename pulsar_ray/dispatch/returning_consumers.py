@@ -22,7 +22,7 @@ class ReturningConsumers:
     """
 
     def __init__(self, known: Iterable[KnownConsumer], grace_until_ms: int) -> None:
-        self.awaited = {consumer.consumer_id: consumer for consumer in known}
+        self.awaited = {consumer.incarnation: consumer for consumer in known}
         """By id: those that may still come back."""
         self._grace_until_ms = grace_until_ms
         self.claims: dict[tuple[int, int], list[Claim]] = {}
@@ -40,25 +40,25 @@ class ReturningConsumers:
 
         Which ranges the awaited ones of a Key_Shared subscription declared is not known before they are back.
         """
-        is_new = spec.consumer_id not in self.awaited
+        is_new = spec.incarnation not in self.awaited
         is_alone = spec.consumer_type == ConsumerType.Exclusive
         may_overlap = spec.consumer_type == ConsumerType.KeyShared and is_new
         return any(
-            consumer.consumer_id != spec.consumer_id
+            consumer.incarnation != spec.incarnation
             and (consumer.consumer_type != spec.consumer_type or is_alone or may_overlap)
             for consumer in self.awaited.values()
         )
 
-    def fill_up(self, consumer_id: int, present: int, limit: int) -> bool:
+    def fill_up(self, incarnation: int, present: int, limit: int) -> bool:
         """Whether another consumer has room only as long as they are not back.
 
         `present` are attached; `limit` is how many there may be, 0 for any number.
         """
-        return consumer_id not in self.awaited and present < limit <= present + len(self.awaited)
+        return incarnation not in self.awaited and present < limit <= present + len(self.awaited)
 
-    def came_back(self, consumer_id: int) -> bool:
+    def came_back(self, incarnation: int) -> bool:
         """Wait for a consumer no more; returns whether it was awaited."""
-        return self.awaited.pop(consumer_id, None) is not None
+        return self.awaited.pop(incarnation, None) is not None
 
     def stop_waiting(self, now_ms: int) -> list[int]:
         """Once the grace period is over: the consumers that did not come."""
@@ -68,27 +68,27 @@ class ReturningConsumers:
         self.awaited.clear()
         return missing
 
-    def claim(self, consumer_id: int, key: tuple[int, int], rows: RowRanges, *, is_part: bool) -> None:
+    def claim(self, incarnation: int, key: tuple[int, int], rows: RowRanges, *, is_part: bool) -> None:
         """Note rows of a block that was not read yet."""
-        self.claims.setdefault(key, []).append((consumer_id, rows, is_part))
+        self.claims.setdefault(key, []).append((incarnation, rows, is_part))
 
-    def has_claims(self, consumer_id: int) -> bool:
+    def has_claims(self, incarnation: int) -> bool:
         """Whether blocks this consumer holds are still to be read."""
-        return any(consumer_id == claimant for claims in self.claims.values() for claimant, *_ in claims)
+        return any(incarnation == claimant for claims in self.claims.values() for claimant, *_ in claims)
 
-    def is_claimed(self, consumer_id: int, key: tuple[int, int]) -> bool:
+    def is_claimed(self, incarnation: int, key: tuple[int, int]) -> bool:
         """Whether this consumer holds something of a block that is still to be read."""
-        return any(consumer_id == claimant for claimant, *_ in self.claims.get(key, ()))
+        return any(incarnation == claimant for claimant, *_ in self.claims.get(key, ()))
 
     def drop_below(self, position: tuple[int, int]) -> None:
         """Everything below was read: claims there name nothing that is unacknowledged."""
         for stale in [claimed for claimed in self.claims if claimed < position]:
             del self.claims[stale]
 
-    def forget(self, consumer_id: int) -> None:
+    def forget(self, incarnation: int) -> None:
         """The consumer is gone; what it claimed is free."""
         for key, claims in list(self.claims.items()):
-            left = [claim for claim in claims if claim[0] != consumer_id]
+            left = [claim for claim in claims if claim[0] != incarnation]
             if left:
                 self.claims[key] = left
             else:

@@ -439,7 +439,7 @@ class ServedSubscription:
     def active_in_the_way(self) -> Session | None:
         """Return the active consumer's session, if other sessions' consumers could get its messages."""
         active = self.core.type.policy.active
-        endpoint = None if active is None else self.consumers.get(active.spec.consumer_id)
+        endpoint = None if active is None else self.consumers.get(active.spec.incarnation)
         if active is None or endpoint is None or not self.consumers.sessions_beside(endpoint.session):
             return None
         has_messages = active.unacked or self.core.blocks.waiting_messages or self.core.has_unread

@@ -221,9 +221,9 @@ class BlockIntake:
         self._put(ref, slots, rows & due)
         block = self._blocks.index.get(key)
         if block is not None:
-            for consumer_id, claimed, is_part in claims:
+            for incarnation, claimed, is_part in claims:
                 rows = row_sets.of_ranges(claimed)
-                self._restore_in(self._consumers[consumer_id], block, rows, is_part=is_part)
+                self._restore_in(self._consumers[incarnation], block, rows, is_part=is_part)
 
     def take_due(self, read: ReadBlocks, rows: Sequence[RowSet]) -> None:
         """Rows that the tracker hands over, of blocks anywhere in the log.
@@ -314,7 +314,7 @@ class BlockIntake:
                 elif key >= self.read_position or (
                     not self._has_read and self._cursor.ledgers.end >= self.read_position
                 ):
-                    self._returning.claim(consumer.spec.consumer_id, key, rows, is_part=is_part)
+                    self._returning.claim(consumer.spec.incarnation, key, rows, is_part=is_part)
 
     def _by_block(self, reported: Sequence[ReportedRows]) -> dict[tuple[int, int], RowRanges]:
         by_block: dict[tuple[int, int], RowRanges] = {}
@@ -348,9 +348,9 @@ class BlockIntake:
         self._blocks.add(block, self._counted(block.ref, rows))
         if self._blocks.suspects.are_known:
             self._blocks.suspect(block)
-        for consumer_id, claimed, is_part in claims:
+        for incarnation, claimed, is_part in claims:
             rows = row_sets.of_ranges(claimed)
-            self._restore_in(self._consumers[consumer_id], block, rows, is_part=is_part)
+            self._restore_in(self._consumers[incarnation], block, rows, is_part=is_part)
 
     def _restore_in(self, consumer: Consumer, block: DispatchBlock, rows: RowSet, *, is_part: bool) -> None:
         """Make rows pending at a consumer that has them, unless others got them.

@@ -37,7 +37,7 @@ def key_shared_stats(dispatcher: KeyedConsumers) -> dict[str, Any]:
     keyed = dispatcher.type.keyed
     if keyed is None or not dispatcher.consumers:
         return {}
-    stats = [keyed.routes.draining.stats(consumer_id) for consumer_id in dispatcher.consumers]
+    stats = [keyed.routes.draining.stats(incarnation) for incarnation in dispatcher.consumers]
     return {
         "keySharedMode": _MODES[keyed.mode],
         "allowOutOfOrderDelivery": any(
@@ -48,20 +48,20 @@ def key_shared_stats(dispatcher: KeyedConsumers) -> dict[str, Any]:
     }
 
 
-def key_shared_consumer_stats(dispatcher: KeyedConsumers, consumer_id: int) -> dict[str, Any]:
+def key_shared_consumer_stats(dispatcher: KeyedConsumers, incarnation: int) -> dict[str, Any]:
     """A consumer's hash ranges as inclusive pairs, and its draining hashes; nothing for other types."""
     keyed = dispatcher.type.keyed
-    if keyed is None or consumer_id not in dispatcher.consumers:
+    if keyed is None or incarnation not in dispatcher.consumers:
         return {}
     return {
-        "keyHashRangeArrays": key_hash_range_arrays(keyed, consumer_id),
-        **keyed.routes.draining.stats(consumer_id),
+        "keyHashRangeArrays": key_hash_range_arrays(keyed, incarnation),
+        **keyed.routes.draining.stats(incarnation),
     }
 
 
-def key_hash_range_arrays(keyed: KeySharedPolicy, consumer_id: int) -> list[list[int]]:
+def key_hash_range_arrays(keyed: KeySharedPolicy, incarnation: int) -> list[list[int]]:
     """The consumer's slots as inclusive pairs."""
-    return [[first, last] for first, last, owner in keyed.routes.regions.regions() if owner == consumer_id]
+    return [[first, last] for first, last, owner in keyed.routes.regions.regions() if owner == incarnation]
 
 
 def key_owner(dispatcher: Dispatcher, key: str) -> dict[str, Any]:
@@ -80,10 +80,10 @@ def key_owner(dispatcher: Dispatcher, key: str) -> dict[str, Any]:
         raise NotAllowedError("the subscription's consumers are not Key_Shared: no key has an owner")
     slot = slot_of(sticky_key(None, key), keyed.slotting)
     owner = keyed.routes.owner(slot)
-    names = {consumer_id: consumer.spec.name for consumer_id, consumer in dispatcher.consumers.items()}
+    names = {incarnation: consumer.spec.name for incarnation, consumer in dispatcher.consumers.items()}
     return {
         "key": key,
         "hash": slot,
         "owner": None if owner is None else owner.spec.name,
-        "drainedBy": [names[consumer_id] for consumer_id in keyed.routes.draining.holders(slot)],
+        "drainedBy": [names[incarnation] for incarnation in keyed.routes.draining.holders(slot)],
     }

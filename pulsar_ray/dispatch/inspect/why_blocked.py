@@ -193,7 +193,7 @@ def _hash(
     dispatcher: Dispatcher, keyed: KeySharedPolicy, slot: int, parked: Parked, now_ms: int
 ) -> dict[str, Any]:
     owner = keyed.routes.owner(slot)
-    holders = [dispatcher.consumers[consumer_id] for consumer_id in keyed.routes.draining.holders(slot)]
+    holders = [dispatcher.consumers[incarnation] for incarnation in keyed.routes.draining.holders(slot)]
     waiting = sorted(
         _message_id(block, int(row))
         for block in parked.blocks.values()

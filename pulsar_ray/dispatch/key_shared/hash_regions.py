@@ -51,7 +51,7 @@ class Region(NamedTuple):
 
     first: int
     last: int
-    consumer_id: int
+    incarnation: int
 
 
 class HashRegions(Protocol):
@@ -59,10 +59,10 @@ class HashRegions(Protocol):
 
     slotting: Slotting
 
-    def add(self, consumer_id: int, name: str, spec: KeySharedSpec) -> None:
+    def add(self, incarnation: int, name: str, spec: KeySharedSpec) -> None:
         """A consumer comes. Raises ConsumerAssignError, and then nothing has changed."""
 
-    def remove(self, consumer_id: int) -> None:
+    def remove(self, incarnation: int) -> None:
         """A consumer goes."""
 
     def regions(self) -> list[Region]:
@@ -73,7 +73,7 @@ def joined(regions: Iterable[Region]) -> list[Region]:
     """Regions in order, with neighbours of one owner made one."""
     found: list[Region] = []
     for region in regions:
-        if found and found[-1].consumer_id == region.consumer_id and found[-1].last + 1 == region.first:
+        if found and found[-1].incarnation == region.incarnation and found[-1].last + 1 == region.first:
             found[-1] = found[-1]._replace(last=region.last)
         else:
             found.append(region)
@@ -92,10 +92,10 @@ class AutoSplitRanges:
     def __init__(self) -> None:
         self._ends: list[tuple[int, int]] = []  # (end, consumer id), in order
 
-    def add(self, consumer_id: int, name: str, spec: KeySharedSpec) -> None:
+    def add(self, incarnation: int, name: str, spec: KeySharedSpec) -> None:
         """Split the largest region. Raises ConsumerAssignError once no region has two slots."""
         if not self._ends:
-            self._ends.append((SLOTS, consumer_id))
+            self._ends.append((SLOTS, incarnation))
             return
         widest, start, index = 0, 0, 0
         for i, (end, _) in enumerate(self._ends):
@@ -106,11 +106,11 @@ class AutoSplitRanges:
             raise ConsumerAssignError(
                 f"consumer {name!r} gets no keys: there are {SLOTS} consumers, one for each hash"
             )
-        self._ends.insert(index, (self._ends[index][0] - widest // 2, consumer_id))
+        self._ends.insert(index, (self._ends[index][0] - widest // 2, incarnation))
 
-    def remove(self, consumer_id: int) -> None:
+    def remove(self, incarnation: int) -> None:
         """Give its region to a neighbour."""
-        index = next((i for i, (_, owner) in enumerate(self._ends) if owner == consumer_id), None)
+        index = next((i for i, (_, owner) in enumerate(self._ends) if owner == incarnation), None)
         if index is None:
             return
         end, _ = self._ends.pop(index)
@@ -139,27 +139,27 @@ class HashRing:
         self._points: SortedDict = SortedDict()  # slot -> consumer ids, in order of coming
         self._names: dict[int, tuple[str, int]] = {}
 
-    def add(self, consumer_id: int, name: str, spec: KeySharedSpec) -> None:
+    def add(self, incarnation: int, name: str, spec: KeySharedSpec) -> None:
         """Set a consumer's points on the ring.
 
         The hashed text is UTF-8 of its name, NUL, name index, NUL, 1 to the number of points.
         """
         taken = {index for other, index in self._names.values() if other == name}
         index = next(number for number in range(len(taken) + 1) if number not in taken)
-        self._names[consumer_id] = (name, index)
-        for slot in self._slots_of(consumer_id):
-            self._points.setdefault(slot, []).append(consumer_id)
+        self._names[incarnation] = (name, index)
+        for slot in self._slots_of(incarnation):
+            self._points.setdefault(slot, []).append(incarnation)
 
-    def remove(self, consumer_id: int) -> None:
+    def remove(self, incarnation: int) -> None:
         """Take its points away."""
-        if consumer_id not in self._names:
+        if incarnation not in self._names:
             return
-        for slot in self._slots_of(consumer_id):
+        for slot in self._slots_of(incarnation):
             waiting = self._points[slot]
-            waiting.remove(consumer_id)
+            waiting.remove(incarnation)
             if not waiting:
                 del self._points[slot]
-        del self._names[consumer_id]
+        del self._names[incarnation]
 
     def regions(self) -> list[Region]:
         """Return the regions below each point.
@@ -175,8 +175,8 @@ class HashRing:
             found.append(Region(start, SLOTS - 1, self._points.peekitem(0)[1][0]))
         return joined(found)
 
-    def _slots_of(self, consumer_id: int) -> list[int]:
-        name, index = self._names[consumer_id]
+    def _slots_of(self, incarnation: int) -> list[int]:
+        name, index = self._names[incarnation]
         points = (f"{name}\0{index}\0{number}" for number in range(1, self._replica_points + 1))
         slots: list[int] = slots_of(points, self.slotting).tolist()
         return slots
@@ -191,7 +191,7 @@ class StickyRanges:
         self._ranges: dict[int, tuple[tuple[int, int], ...]] = {}
         self._names: dict[int, str] = {}
 
-    def add(self, consumer_id: int, name: str, spec: KeySharedSpec) -> None:
+    def add(self, incarnation: int, name: str, spec: KeySharedSpec) -> None:
         """Take a consumer's ranges.
 
         Raises ConsumerAssignError if they are missing, malformed, or overlap each other or other consumers'.
@@ -216,13 +216,13 @@ class StickyRanges:
                         f"sticky range {list(mine)} of consumer {name!r} overlaps [{first}, {last}] of "
                         f"{self._names[owner]!r}: declare another range, or close that consumer"
                     )
-        self._ranges[consumer_id] = ranges
-        self._names[consumer_id] = name
+        self._ranges[incarnation] = ranges
+        self._names[incarnation] = name
 
-    def remove(self, consumer_id: int) -> None:
+    def remove(self, incarnation: int) -> None:
         """Its slots belong to nobody."""
-        self._ranges.pop(consumer_id, None)
-        self._names.pop(consumer_id, None)
+        self._ranges.pop(incarnation, None)
+        self._names.pop(incarnation, None)
 
     def regions(self) -> list[Region]:
         """The declared ranges, in order."""

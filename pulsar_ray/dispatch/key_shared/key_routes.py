@@ -36,7 +36,7 @@ class Drain:
 class Held(NamedTuple):
     """A consumer has this many unacknowledged messages of a slot that belongs to another one."""
 
-    consumer_id: int
+    incarnation: int
     slot: int
     messages: int
 
@@ -51,13 +51,13 @@ class DrainingHashes:
     def __len__(self) -> int:
         return sum(len(drains) for drains in self._of.values())
 
-    def is_drained_by(self, consumer_id: int) -> bool:
+    def is_drained_by(self, incarnation: int) -> bool:
         """Whether this consumer drains any slot."""
-        return consumer_id in self._of
+        return incarnation in self._of
 
     def holders(self, slot: int) -> list[int]:
         """The consumers that drain a slot."""
-        return [consumer_id for consumer_id, drains in self._of.items() if slot in drains]
+        return [incarnation for incarnation, drains in self._of.items() if slot in drains]
 
     def slots(self) -> set[int]:
         """All slots that drain."""
@@ -66,22 +66,22 @@ class DrainingHashes:
     def replace(self, held: Iterable[Held]) -> None:
         """Take the slots that drain now; those that drained before keep their counters."""
         before, self._of = self._of, {}
-        for consumer_id, slot, messages in held:
-            drain = before.get(consumer_id, {}).get(slot) or Drain(0)
+        for incarnation, slot, messages in held:
+            drain = before.get(incarnation, {}).get(slot) or Drain(0)
             drain.unacked = messages
-            self._of.setdefault(consumer_id, {})[slot] = drain
-        for consumer_id, drains in before.items():
-            ended = sum(1 for slot in drains if slot not in self._of.get(consumer_id, {}))
-            self._cleared[consumer_id] = self._cleared.get(consumer_id, 0) + ended
+            self._of.setdefault(incarnation, {})[slot] = drain
+        for incarnation, drains in before.items():
+            ended = sum(1 for slot in drains if slot not in self._of.get(incarnation, {}))
+            self._cleared[incarnation] = self._cleared.get(incarnation, 0) + ended
 
     def add(self, held: Held) -> None:
         """A consumer turns out to hold more messages of a slot that is another's."""
-        drains = self._of.setdefault(held.consumer_id, {})
+        drains = self._of.setdefault(held.incarnation, {})
         drains.setdefault(held.slot, Drain(0)).unacked += held.messages
 
-    def settle(self, consumer_id: int, slot: int, messages: int) -> bool:
+    def settle(self, incarnation: int, slot: int, messages: int) -> bool:
         """So many messages are not pending any more; returns whether that ended the consumer's drain."""
-        drains = self._of.get(consumer_id, {})
+        drains = self._of.get(incarnation, {})
         drain = drains.get(slot)
         if drain is None:
             return False
@@ -90,8 +90,8 @@ class DrainingHashes:
             return False
         del drains[slot]
         if not drains:
-            del self._of[consumer_id]
-        self._cleared[consumer_id] = self._cleared.get(consumer_id, 0) + 1
+            del self._of[incarnation]
+        self._cleared[incarnation] = self._cleared.get(incarnation, 0) + 1
         return True
 
     def block(self, slot: int) -> None:
@@ -100,24 +100,24 @@ class DrainingHashes:
             if (drain := drains.get(slot)) is not None:
                 drain.blocked_attempts += 1
 
-    def forget(self, consumer_id: int) -> None:
+    def forget(self, incarnation: int) -> None:
         """The consumer is gone."""
-        self._of.pop(consumer_id, None)
-        self._cleared.pop(consumer_id, None)
+        self._of.pop(incarnation, None)
+        self._cleared.pop(incarnation, None)
 
     def clear(self) -> None:
         """Nothing is pending anywhere."""
         self.replace(())
 
-    def stats(self, consumer_id: int) -> dict[str, Any]:
+    def stats(self, incarnation: int) -> dict[str, Any]:
         """Describe a consumer's draining hashes with Pulsar's names.
 
         Messages are counted, not entries.
         """
-        drains = self._of.get(consumer_id, {})
+        drains = self._of.get(incarnation, {})
         return {
             "drainingHashesCount": len(drains),
-            "drainingHashesClearedTotal": self._cleared.get(consumer_id, 0),
+            "drainingHashesClearedTotal": self._cleared.get(incarnation, 0),
             "drainingHashesUnackedMessages": sum(drain.unacked for drain in drains.values()),
             "drainingHashes": [
                 {"hash": slot, "unackMsgs": drain.unacked, "blockedAttempts": drain.blocked_attempts}
@@ -158,7 +158,7 @@ class KeyRoutes:
 
     def admit(self, spec: ConsumerSpec) -> None:
         """Give a consumer slots; `join` follows. Raises ConsumerAssignError, and then nothing has changed."""
-        self.regions.add(spec.consumer_id, spec.name, spec.key_shared)
+        self.regions.add(spec.incarnation, spec.name, spec.key_shared)
 
     def join(self, consumer: Consumer) -> None:
         """The consumer is there: slots have moved to it."""
@@ -168,8 +168,8 @@ class KeyRoutes:
     def leave(self, consumer: Consumer) -> None:
         """The consumer is gone, and what it holds will come back."""
         self.consumers.remove(consumer)
-        self.regions.remove(consumer.spec.consumer_id)
-        self.draining.forget(consumer.spec.consumer_id)
+        self.regions.remove(consumer.spec.incarnation)
+        self.draining.forget(consumer.spec.incarnation)
         self._refresh()
 
     def owner(self, slot: int) -> Consumer | None:
@@ -223,19 +223,19 @@ class KeyRoutes:
         """
         for slot, messages in slot_counts(delivery, delivery.rows):
             if self._must_drain(delivery.consumer, slot):
-                self.draining.add(Held(delivery.consumer.spec.consumer_id, slot, messages))
+                self.draining.add(Held(delivery.consumer.spec.incarnation, slot, messages))
                 self._send(slot, NOWHERE)
 
     def settled(self, delivery: Delivery, before: RowSet) -> list[int]:
         """Note settled rows of a delivery; returns the slots that have become free."""
-        consumer_id = delivery.consumer.spec.consumer_id
-        if not self.draining.is_drained_by(consumer_id):
+        incarnation = delivery.consumer.spec.incarnation
+        if not self.draining.is_drained_by(incarnation):
             return []
         gone = before & ~delivery.rows
         return [
             slot
             for slot, messages in slot_counts(delivery, gone)
-            if self.draining.settle(consumer_id, slot, messages) and self._set_route(slot)
+            if self.draining.settle(incarnation, slot, messages) and self._set_route(slot)
         ]
 
     def cleared(self) -> None:
@@ -246,11 +246,11 @@ class KeyRoutes:
         self._version = object()
 
     def _refresh(self) -> None:
-        numbers = {consumer.spec.consumer_id: number for number, consumer in enumerate(self.consumers)}
+        numbers = {consumer.spec.incarnation: number for number, consumer in enumerate(self.consumers)}
         self._numbers = np.arange(NOWHERE, len(numbers), dtype=np.int32)
         self._owners.fill(NOWHERE)
-        for first, last, consumer_id in self.regions.regions():
-            self._owners[first : last + 1] = numbers[consumer_id]
+        for first, last, incarnation in self.regions.regions():
+            self._owners[first : last + 1] = numbers[incarnation]
         self.draining.replace(self._held_elsewhere())
         self.table[:] = self._owners
         for slot in self.draining.slots() | self._held:
@@ -272,7 +272,7 @@ class KeyRoutes:
                     np.add.at(held, slots[row_sets.numbers_of(delivery.rows)], 1)
             for slot in np.flatnonzero(held).tolist():
                 if self._must_drain(consumer, slot):
-                    yield Held(consumer.spec.consumer_id, slot, int(held[slot]))
+                    yield Held(consumer.spec.incarnation, slot, int(held[slot]))
 
     def _must_drain(self, holder: Consumer, slot: int) -> bool:
         owner = self.owner(slot)

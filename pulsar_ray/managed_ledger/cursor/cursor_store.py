@@ -240,7 +240,7 @@ def _decode_suspects(encoded: Iterable[Any]) -> Iterator[tuple[int, SuspectRows]
 
 
 def _encode_consumers(consumers: Iterable[KnownConsumer]) -> list[Any]:
-    return list(chain.from_iterable((c.consumer_id, c.name, c.consumer_type) for c in consumers))
+    return list(chain.from_iterable((c.incarnation, c.name, c.consumer_type) for c in consumers))
 
 
 def _triples(flat: Iterable[Any]) -> Iterable[tuple[Any, Any, Any]]:

@@ -196,10 +196,10 @@ class CursorChanges:
         if self._is_recorded:
             self.row_failures[position] = failures
 
-    def add_consumer(self, consumer_id: int) -> None:
+    def add_consumer(self, incarnation: int) -> None:
         """A consumer came or went."""
         if self._is_recorded:
-            self.consumers.add(consumer_id)
+            self.consumers.add(incarnation)
 
     def set_suspects(self) -> None:
         """Groups of suspects came or went; the cursor knows them."""
@@ -245,7 +245,7 @@ class CursorSubscription:
 class KnownConsumer:
     """A consumer that was attached: after a restart the dispatcher waits for it."""
 
-    consumer_id: int
+    incarnation: int
     name: str
     consumer_type: int
 
@@ -483,15 +483,15 @@ class ManagedCursor:
 
         Flush before the consumer is notified of it.
         """
-        if self.consumers.get(consumer.consumer_id) != consumer:
-            self.consumers[consumer.consumer_id] = consumer
-            self.changes.add_consumer(consumer.consumer_id)
+        if self.consumers.get(consumer.incarnation) != consumer:
+            self.consumers[consumer.incarnation] = consumer
+            self.changes.add_consumer(consumer.incarnation)
             self.version += 1
 
-    def forget_consumer(self, consumer_id: int) -> None:
+    def forget_consumer(self, incarnation: int) -> None:
         """The consumer holds nothing any more."""
-        if self.consumers.pop(consumer_id, None) is not None:
-            self.changes.add_consumer(consumer_id)
+        if self.consumers.pop(incarnation, None) is not None:
+            self.changes.add_consumer(incarnation)
             self.version += 1
 
     # ---- restoring, for cursor_store

@@ -29,14 +29,14 @@ class KeysRig:
         self.rig = Rig([len(part) for part in parts], settings, slots=slots)
         self.dispatcher = self.rig.dispatcher
 
-    def add(self, consumer_id: int, credit: int = 1000, spec: KeySharedSpec = DEFAULT_KEY_SHARED) -> None:
-        self.rig.add(consumer_id, credit, ConsumerType.KeyShared, key_shared=spec)
+    def add(self, incarnation: int, credit: int = 1000, spec: KeySharedSpec = DEFAULT_KEY_SHARED) -> None:
+        self.rig.add(incarnation, credit, ConsumerType.KeyShared, key_shared=spec)
 
     def granted(self) -> dict[int, list[str]]:
         """The keys of what each consumer is granted, in order."""
         found: dict[int, list[str]] = {}
-        for consumer_id, first, rows in self.rig.told():
-            found.setdefault(consumer_id, []).extend(
+        for incarnation, first, rows in self.rig.told():
+            found.setdefault(incarnation, []).extend(
                 self.keys[first + row] for start, end in rows for row in range(start, end)
             )
         return found
@@ -44,21 +44,21 @@ class KeysRig:
     def entries(self) -> dict[int, list[int]]:
         """The entries each consumer is granted, in order."""
         found: dict[int, list[int]] = {}
-        for consumer_id, first, rows in self.rig.told():
-            found.setdefault(consumer_id, []).extend(
+        for incarnation, first, rows in self.rig.told():
+            found.setdefault(incarnation, []).extend(
                 first + row for start, end in rows for row in range(start, end)
             )
         return found
 
-    def acknowledge(self, consumer_id: int, *entries: int) -> None:
-        self.dispatcher.acknowledge(consumer_id, [(1, entry, entry) for entry in entries])
+    def acknowledge(self, incarnation: int, *entries: int) -> None:
+        self.dispatcher.acknowledge(incarnation, [(1, entry, entry) for entry in entries])
 
-    def nack(self, consumer_id: int, *entries: int) -> None:
-        self.dispatcher.negative_acknowledge(consumer_id, [(1, entry, (), -1) for entry in entries])
+    def nack(self, incarnation: int, *entries: int) -> None:
+        self.dispatcher.negative_acknowledge(incarnation, [(1, entry, (), -1) for entry in entries])
 
-    def draining(self, consumer_id: int) -> dict[int, int]:
+    def draining(self, incarnation: int) -> dict[int, int]:
         """Unacknowledged messages by draining hash."""
-        stats = key_shared_consumer_stats(self.dispatcher, consumer_id)
+        stats = key_shared_consumer_stats(self.dispatcher, incarnation)
         drains = {drain["hash"]: drain["unackMsgs"] for drain in stats["drainingHashes"]}
         assert stats["drainingHashesCount"] == len(drains)
         assert stats["drainingHashesUnackedMessages"] == sum(drains.values())

@@ -47,8 +47,8 @@ class Client:
     epoch: int = 0
 
     @property
-    def consumer_id(self) -> int:
-        return self.spec.consumer_id
+    def incarnation(self) -> int:
+        return self.spec.incarnation
 
 
 def messages_of(ref: BlockRef, rows: tuple[tuple[int, int], ...]) -> list[Message]:
@@ -135,15 +135,15 @@ class NaiveModel:
                 return self.dispatcher.consumers[owner].spec
         raise AssertionError(f"nobody owns {slot}")
 
-    def check_key(self, consumer_id: int, message: Message) -> None:
+    def check_key(self, incarnation: int, message: Message) -> None:
         """It goes to the key's owner, the key is nowhere else, and nothing of the key is left before it."""
         owner = self.owner_of(message)
-        assert owner.consumer_id == consumer_id, f"{message} is of a key of {owner.name}"
+        assert owner.incarnation == incarnation, f"{message} is of a key of {owner.name}"
         if self.is_out_of_order:
             return
         slot = self.slot_of(message)
         for other, (holder, _) in self.holder.items():
-            assert holder == consumer_id or self.slot_of(other) != slot, f"{other} of the key is at {holder}"
+            assert holder == incarnation or self.slot_of(other) != slot, f"{other} of the key is at {holder}"
         for entry, messages in self.entries.items():
             if entry < message[:2]:
                 for other in messages:
@@ -166,19 +166,19 @@ class NaiveModel:
                 if entry >= dispatcher.read_position or message in self.holder or message in self.facts.acked:
                     continue
                 owner = self.owner_of(message)
-                if dispatcher.room(dispatcher.consumers[owner.consumer_id]) > 0:
+                if dispatcher.room(dispatcher.consumers[owner.incarnation]) > 0:
                     slot = self.slot_of(message)
                     elsewhere = {
                         holder
                         for other, (holder, _) in self.holder.items()
-                        if self.slot_of(other) == slot and holder != owner.consumer_id
+                        if self.slot_of(other) == slot and holder != owner.incarnation
                     }
                     assert elsewhere, f"{message} waits although {owner.name} has room"
 
     def check_grant(self, grant: Grant, rows: list[Message]) -> None:
         facts = self.facts
         assert rows
-        mine = {s for c, s in self.holder.values() if c == grant.consumer_id}
+        mine = {s for c, s in self.holder.values() if c == grant.incarnation}
         if grant.is_suspect:
             assert set(rows) <= self.suspects, "not suspects"
             assert mine <= {True} or self.patience, "suspects not alone"
@@ -209,12 +209,12 @@ class NaiveModel:
                 assert not absent, f"batch came without {absent}"
         for message in rows:
             if self.type is ConsumerType.KeyShared:
-                self.check_key(grant.consumer_id, message)
-            self.holder[message] = (grant.consumer_id, grant.is_suspect)
+                self.check_key(grant.incarnation, message)
+            self.holder[message] = (grant.incarnation, grant.is_suspect)
             self.suspects.discard(message)
             self.from_before.discard(message)
         if self.max_unacked and not self.is_ordered:
-            held = sum(1 for c, _ in self.holder.values() if c == grant.consumer_id)
+            held = sum(1 for c, _ in self.holder.values() if c == grant.incarnation)
             assert held < self.max_unacked + 9
 
     def acked(self, message: Message, by_index: bool = True) -> None:
@@ -235,25 +235,25 @@ class NaiveModel:
                 self.facts.failures.pop(row, None)
             self.facts.counts.pop(message[:2], None)
 
-    def fail(self, consumer_id: int, failed: list[Message]) -> None:
+    def fail(self, incarnation: int, failed: list[Message]) -> None:
         """Count failures per entry and per message, and let go of what comes again with them."""
         for entry in {message[:2] for message in failed}:
             self.facts.counts[entry] = self.facts.counts.get(entry, 0) + 1
             if self.ref_of[entry].is_batch:
                 for row in self.entries[entry]:
-                    if self.holder.get(row, (0,))[0] == consumer_id:
+                    if self.holder.get(row, (0,))[0] == incarnation:
                         del self.holder[row]
         for message in failed:
             if self.ref_of[message[:2]].is_batch:
                 self.facts.failures[message] = self.facts.failures.get(message, 0) + 1
             self.holder.pop(message, None)
 
-    def take_back(self, consumer_id: int, messages: list[Message]) -> None:
+    def take_back(self, incarnation: int, messages: list[Message]) -> None:
         """Let messages come again, and the rest of their batches with them, without counting a failure."""
         for message in messages:
             whole = self.entries[message[:2]] if self.ref_of[message[:2]].is_batch else [message]
             for row in whole:
-                if self.holder.get(row, (0,))[0] == consumer_id:
+                if self.holder.get(row, (0,))[0] == incarnation:
                     del self.holder[row]
 
     def claim(self, client: Client, held: dict[tuple[int, int], list[tuple[int, int]]]) -> None:
@@ -267,7 +267,7 @@ class NaiveModel:
                 and not self.is_complete(message[:2])
             ]
             for message in free:
-                self.holder[message] = (client.consumer_id, False)
+                self.holder[message] = (client.incarnation, False)
                 self.suspects.discard(message)
                 self.from_before.add(message)
             if ref.is_batch and free:
@@ -277,8 +277,8 @@ class NaiveModel:
 
     def let_go(self, client: Client, how: ConsumerExit) -> None:
         """Count a failure if it was given one message alone, or one suspect, when it crashed."""
-        held = [m for m, (c, _) in self.holder.items() if c == client.consumer_id]
-        consumer = self.dispatcher.consumers.get(client.consumer_id)
+        held = [m for m, (c, _) in self.holder.items() if c == client.incarnation]
+        consumer = self.dispatcher.consumers.get(client.incarnation)
         if how is ConsumerExit.CRASHED and consumer is not None:
             consumer.handed_over = client.left_queue
             handed = []
@@ -288,7 +288,7 @@ class NaiveModel:
             tried = [message for message, group in handed if group is not None]
             to_blame = tried or [message for message, _ in handed]
             if len(to_blame) == 1:
-                self.fail(client.consumer_id, to_blame)
+                self.fail(client.incarnation, to_blame)
         for message in held:
             self.holder.pop(message, None)
 
@@ -320,7 +320,7 @@ class NaiveModel:
         if first_left is not None:
             assert cursor.mark_delete < first_left
         pending = {
-            message: delivery.consumer.spec.consumer_id
+            message: delivery.consumer.spec.incarnation
             for block in self.dispatcher.blocks.index.values()
             for delivery in block.deliveries
             for message in messages_of(block.ref, ranges_of(delivery.rows))

@@ -21,7 +21,7 @@ Told = tuple[int, int, tuple[tuple[int, int], ...]]
 
 def dropped(actions: list[DropQueue]) -> list[tuple[int, int]]:
     """Whose queues are dropped, and up to which generation."""
-    return [(action.consumer_id, action.generation) for action in actions]
+    return [(action.incarnation, action.generation) for action in actions]
 
 
 class Rig:
@@ -48,23 +48,23 @@ class Rig:
 
     def add(
         self,
-        consumer_id: int,
+        incarnation: int,
         credit: int = 0,
         consumer_type: ConsumerType = ConsumerType.Shared,
         priority_level: int = 0,
         batch_index_ack: bool = False,
         key_shared: KeySharedSpec = DEFAULT_KEY_SHARED,
     ) -> ConsumerSpec:
-        name = f"c{consumer_id}"
+        name = f"c{incarnation}"
         spec = ConsumerSpec(
-            consumer_id, name, consumer_type, priority_level, batch_index_ack, key_shared=key_shared
+            incarnation, name, consumer_type, priority_level, batch_index_ack, key_shared=key_shared
         )
         self.dispatcher.attach_consumer(spec, self.now_ms)
-        self.report(consumer_id, credit)
+        self.report(incarnation, credit)
         return spec
 
-    def report(self, consumer_id: int, credit: int, received: int = 0, handed_over: int = 0) -> None:
-        self.dispatcher.set_credit(consumer_id, credit, received, handed_over)
+    def report(self, incarnation: int, credit: int, received: int = 0, handed_over: int = 0) -> None:
+        self.dispatcher.set_credit(incarnation, credit, received, handed_over)
 
     def offer(self) -> None:
         position = self.dispatcher.read_position
@@ -79,11 +79,11 @@ class Rig:
         return grants
 
     def told(self) -> list[Told]:
-        return [(g.consumer_id, g.block.first_entry_id, g.rows) for g in self.grants()]
+        return [(g.incarnation, g.block.first_entry_id, g.rows) for g in self.grants()]
 
     def shares(self) -> dict[int, int]:
         """How many messages each consumer is granted."""
         shares: dict[int, int] = {}
-        for consumer_id, _, rows in self.told():
-            shares[consumer_id] = shares.get(consumer_id, 0) + sum(b - a for a, b in rows)
+        for incarnation, _, rows in self.told():
+            shares[incarnation] = shares.get(incarnation, 0) + sum(b - a for a, b in rows)
         return shares

@@ -95,13 +95,13 @@ class Lab:
     def start(self) -> None:
         spec = ConsumerSpec(self.next_id, f"c{self.next_id}", self.type, joined=self.next_id)
         self.next_id += 1
-        self.processes[spec.consumer_id] = Process(spec, self.at_once, self.window)
+        self.processes[spec.incarnation] = Process(spec, self.at_once, self.window)
         self.dispatcher.attach_consumer(spec, self.now_ms)
-        self.report(self.processes[spec.consumer_id])
+        self.report(self.processes[spec.incarnation])
 
     def report(self, process: Process) -> None:
         self.dispatcher.set_credit(
-            process.spec.consumer_id,
+            process.spec.incarnation,
             process.handed_over + process.window,
             process.received,
             process.handed_over,
@@ -114,7 +114,7 @@ class Lab:
         blocks = ReadBlocks([self.refs[i] for i in read], [self.slots[i] for i in read])
         self.dispatcher.offer(blocks, self.dispatcher.reading_number)
         for grant in self.dispatcher.dispatch(self.now_ms):
-            process = self.processes[grant.consumer_id]
+            process = self.processes[grant.incarnation]
             process.received = grant.number
             ref = grant.block
             failures = {r: n for a, b, n in grant.row_failures for r in range(a, b)}
@@ -127,7 +127,7 @@ class Lab:
         validate(self.dispatcher)
 
     def _drop(self, drop: DropQueue) -> None:
-        process = self.processes[drop.consumer_id]
+        process = self.processes[drop.incarnation]
         process.queue.clear()
         process.in_hand.clear()
         process.last = (-1, -1)
@@ -169,17 +169,17 @@ class Lab:
         batches = {ref.first_entry_id for ref in self.refs if ref.is_batch}
         for entry, row in messages:
             if entry in batches:
-                self.dispatcher.acknowledge(process.spec.consumer_id, batch=[(1, entry, ((row, row + 1),))])
+                self.dispatcher.acknowledge(process.spec.incarnation, batch=[(1, entry, ((row, row + 1),))])
             else:
-                self.dispatcher.acknowledge(process.spec.consumer_id, [(1, entry, entry)])
+                self.dispatcher.acknowledge(process.spec.incarnation, [(1, entry, entry)])
 
     def crash(self, process: Process) -> None:
         """End a process; count whom the dispatcher blames."""
         self.crashes += 1
-        del self.processes[process.spec.consumer_id]
+        del self.processes[process.spec.incarnation]
         before = self._blamed()
         self.dispatcher.remove_consumer(
-            process.spec.consumer_id,
+            process.spec.incarnation,
             ConsumerExit.CRASHED,
             handed_over=process.handed_over if self.is_known else None,
         )
@@ -206,7 +206,7 @@ class Lab:
             msgpack.packb(snapshot_payload(self.dispatcher.cursor)), strict_map_key=False
         )
         for process in list(self.processes.values()):
-            self.dispatcher.remove_consumer(process.spec.consumer_id, ConsumerExit.CLOSED)
+            self.dispatcher.remove_consumer(process.spec.incarnation, ConsumerExit.CLOSED)
         self.processes.clear()
         self.epoch += 1
         cursor = cursor_from_snapshot(payload)
@@ -252,8 +252,8 @@ def test_every_poison_message_is_found_and_nobody_else_is_blamed(
 def test_suspects_in_the_middle_of_a_batch_come_at_their_place(consumer_type: ConsumerType) -> None:
     rig = Rig([-22])
 
-    def begin(consumer_id: int) -> list[tuple[tuple[int, int], ...]]:
-        rig.add(consumer_id, 100, consumer_type)
+    def begin(incarnation: int) -> list[tuple[tuple[int, int], ...]]:
+        rig.add(incarnation, 100, consumer_type)
         rig.dispatcher.elect(rig.now_ms)
         return [grant.rows for grant in rig.grants()]
 

@@ -37,8 +37,8 @@ def test_no_consumer_gets_more_than_a_turn_and_a_batch_above_another_with_room(
         dispatch_rate_messages=rate,
     )
     rig = Rig([], settings)
-    for consumer_id, queue in enumerate(queues, 1):
-        rig.add(consumer_id, credit=queue)
+    for incarnation, queue in enumerate(queues, 1):
+        rig.add(incarnation, credit=queue)
     sizes = [size for portion in portions for size in portion]
     largest_batch = max((-size for size in sizes if size < 0), default=1)
     refs = iter(log_of(sizes))
@@ -47,10 +47,10 @@ def test_no_consumer_gets_more_than_a_turn_and_a_batch_above_another_with_room(
         rig.refs += [next(refs) for _ in portion]
         rig.cursor.set_ledgers([(1, rig.refs[-1].last_entry_id)])
         rig.now_ms += 10
-        for consumer_id, messages in rig.shares().items():
-            got[consumer_id] += messages
-        for consumer_id, queue in enumerate(queues, 1):
+        for incarnation, messages in rig.shares().items():
+            got[incarnation] += messages
+        for incarnation, queue in enumerate(queues, 1):
             # Who has more than half of its queue full may wait for a whole block.
-            if got[consumer_id] <= queue // 2:
-                behind = max(got.values()) - got[consumer_id]
-                assert behind <= turn + largest_batch, (consumer_id, got)
+            if got[incarnation] <= queue // 2:
+                behind = max(got.values()) - got[incarnation]
+                assert behind <= turn + largest_batch, (incarnation, got)

@@ -27,15 +27,15 @@ class Passing:
             DispatchSettings(max_unacked_messages_per_consumer=10, max_unacked_messages_per_subscription=10),
             topic="non-persistent://public/default/t",
             now_ms=0,
-            can_take=lambda consumer_id: consumer_id not in self.full,
+            can_take=lambda incarnation: incarnation not in self.full,
         )
         self._type = consumer_type
         self._next = 0
 
-    def add(self, consumer_id: int, credit: int) -> None:
-        spec = ConsumerSpec(consumer_id, f"c{consumer_id}", self._type)
+    def add(self, incarnation: int, credit: int) -> None:
+        spec = ConsumerSpec(incarnation, f"c{incarnation}", self._type)
         self.dispatcher.attach_consumer(spec)
-        self.dispatcher.set_credit(consumer_id, credit, 0, 0)
+        self.dispatcher.set_credit(incarnation, credit, 0, 0)
 
     def push(self, *sizes: int) -> list[tuple[int, int, int]]:
         """(consumer, index of the block among these, messages) of what is granted."""
@@ -45,7 +45,7 @@ class Passing:
             blocks.append(BlockRef(LEDGER, 0, 0, 100, self._next, entries, abs(size), entries > 1))
             self._next += entries
         granted = [
-            (grant.consumer_id, blocks.index(grant.block), sum(end - start for start, end in grant.rows))
+            (grant.incarnation, blocks.index(grant.block), sum(end - start for start, end in grant.rows))
             for grant in self.dispatcher.publish(ReadBlocks(blocks), 0)
         ]
         assert not self.dispatcher.blocks.index
@@ -112,8 +112,8 @@ def test_shared_consumers_take_turns() -> None:
     passing.add(1, credit=1000)
     passing.add(2, credit=1000)
     shares = dict.fromkeys((1, 2), 0)
-    for consumer_id, _, messages in passing.push(*[1] * 100):
-        shares[consumer_id] += messages
+    for incarnation, _, messages in passing.push(*[1] * 100):
+        shares[incarnation] += messages
     assert shares == {1: 50, 2: 50}
 
 
@@ -162,12 +162,12 @@ def test_every_message_is_granted_once_or_counted_as_dropped() -> None:
         passing = Passing(consumer_type)
         pushed = granted = 0
         credit = dict.fromkeys((1,) if consumer_type is ConsumerType.Exclusive else (1, 2, 3), 0)
-        for consumer_id in credit:
-            passing.add(consumer_id, 0)
+        for incarnation in credit:
+            passing.add(incarnation, 0)
         for _ in range(300):
-            consumer_id = rng.choice(list(credit))
-            credit[consumer_id] += rng.choice((0, 1, 40, 500))
-            passing.dispatcher.set_credit(consumer_id, credit[consumer_id], 0, 0)
+            incarnation = rng.choice(list(credit))
+            credit[incarnation] += rng.choice((0, 1, 40, 500))
+            passing.dispatcher.set_credit(incarnation, credit[incarnation], 0, 0)
             passing.full = {one for one in credit if rng.random() < 0.2}
             sizes = [rng.choice((1, 1, 30, 300, -3, -70)) for _ in range(rng.randrange(5))]
             pushed += sum(map(abs, sizes))

@@ -48,7 +48,7 @@ def test_what_did_not_arrive_is_sent_again_and_nothing_is_charged_twice() -> Non
 def test_after_a_restart_consumers_keep_what_they_hold() -> None:
     rig = Rig([4, -3, 4])
     specs = [rig.add(1, credit=4), rig.add(2, credit=3), rig.add(3, credit=4)]
-    assert [consumer_id for consumer_id, _, _ in rig.told()] == [1, 2, 3]
+    assert [incarnation for incarnation, _, _ in rig.told()] == [1, 2, 3]
     rig.dispatcher.acknowledge(2, batch=[(1, 4, ((0, 1),))])
     rig = restarted(rig)
     dispatcher = rig.dispatcher

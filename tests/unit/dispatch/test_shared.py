@@ -15,22 +15,22 @@ from tests.unit.dispatch.validation import validate
 
 def test_few_messages_go_in_runs_of_twenty() -> None:
     rig = Rig([1] * 50)
-    for consumer_id in (1, 2, 3):
-        rig.add(consumer_id, credit=1000)
+    for incarnation in (1, 2, 3):
+        rig.add(incarnation, credit=1000)
     assert rig.shares() == {1: 20, 2: 20, 3: 10}
 
 
 def test_one_large_block_is_split_evenly() -> None:
     rig = Rig([300])
-    for consumer_id in (1, 2, 3):
-        rig.add(consumer_id, credit=1000)
+    for incarnation in (1, 2, 3):
+        rig.add(incarnation, credit=1000)
     assert rig.told() == [(1, 0, ((0, 100),)), (2, 0, ((100, 200),)), (3, 0, ((200, 300),))]
 
 
 def test_of_several_blocks_only_those_are_cut_that_fit_no_share_whole() -> None:
     rig = Rig([300] * 10)
-    for consumer_id in (1, 2, 3, 4):
-        rig.add(consumer_id, credit=1000)
+    for incarnation in (1, 2, 3, 4):
+        rig.add(incarnation, credit=1000)
     told = rig.told()
     assert [rows for _, _, rows in told[:8]] == [((0, 300),)] * 8
     assert [rows for _, _, rows in told[8:]] == [((0, 150),), ((150, 300),)] * 2
@@ -38,13 +38,13 @@ def test_of_several_blocks_only_those_are_cut_that_fit_no_share_whole() -> None:
 
 def test_a_burst_in_uneven_portions_is_shared_evenly() -> None:
     rig = Rig([])
-    for consumer_id in (1, 2):
-        rig.add(consumer_id, credit=1000)
+    for incarnation in (1, 2):
+        rig.add(incarnation, credit=1000)
     shares = {1: 0, 2: 0}
     for ref in Rig([2, 198] + [1, 20] * 20).refs:
         rig.refs.append(ref)
-        for consumer_id, messages in rig.shares().items():
-            shares[consumer_id] += messages
+        for incarnation, messages in rig.shares().items():
+            shares[incarnation] += messages
     assert sum(shares.values()) == 620
     assert abs(shares[1] - shares[2]) <= 20, shares
 
@@ -62,11 +62,11 @@ def test_the_size_of_a_turn_is_a_setting_that_may_change() -> None:
 
 def test_blocks_stay_whole_where_the_backlog_is_deep() -> None:
     rig = Rig([1000] * 12)
-    for consumer_id in (1, 2, 3):
-        rig.add(consumer_id, credit=4000)
+    for incarnation in (1, 2, 3):
+        rig.add(incarnation, credit=4000)
     told = rig.told()
     assert all(rows == ((0, 1000),) for _, _, rows in told)
-    assert sorted(consumer_id for consumer_id, _, _ in told) == [1] * 4 + [2] * 4 + [3] * 4
+    assert sorted(incarnation for incarnation, _, _ in told) == [1] * 4 + [2] * 4 + [3] * 4
 
 
 def test_batches_are_never_cut_and_may_overdraw_permits() -> None:
@@ -115,13 +115,13 @@ def test_better_priority_levels_come_first() -> None:
 def test_the_documented_order_of_five_consumers() -> None:
     permits = {1: (0, 2), 2: (0, 1), 3: (0, 1), 4: (1, 2), 5: (1, 1)}
     rig = Rig([])
-    for consumer_id, (level, credit) in permits.items():
-        rig.add(consumer_id, credit, priority_level=level)
+    for incarnation, (level, credit) in permits.items():
+        rig.add(incarnation, credit, priority_level=level)
     order = []
     all_refs = Rig([1] * 7).refs
     for ref in all_refs:
         rig.refs.append(ref)
-        order += [consumer_id for consumer_id, _, _ in rig.told()]
+        order += [incarnation for incarnation, _, _ in rig.told()]
     assert order == [1, 2, 3, 1, 4, 5, 4]
 
 
@@ -179,7 +179,7 @@ def test_a_nack_of_what_another_consumer_has_changes_nothing() -> None:
     rig.add(1, credit=1)
     rig.add(2, credit=10)
     (grant,) = rig.grants()
-    other = 3 - grant.consumer_id
+    other = 3 - grant.incarnation
     assert rig.dispatcher.negative_acknowledge(other, [(1, 0, ((0, 1),), 0)]) == []
     assert rig.grants() == []
 

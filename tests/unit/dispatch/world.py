@@ -75,12 +75,12 @@ class World(NaiveModel):
         self.look_at_suspects()
         before = {i: self.dispatcher.consumers[i].permits for i in self.dispatcher.consumers}
         for grant in self.dispatcher.dispatch(self.now_ms):
-            client = self.clients[grant.consumer_id]
-            permits = before[grant.consumer_id]
+            client = self.clients[grant.incarnation]
+            permits = before[grant.incarnation]
             rows = messages_of(grant.block, grant.rows)
             assert permits > 0, "granted without permits"
             assert grant.block.is_batch or len(rows) <= permits, "a block of entries overdrew the permits"
-            before[grant.consumer_id] -= len(rows)
+            before[grant.incarnation] -= len(rows)
             self.check_grant(grant, rows)
             # Its session keeps the place of a client without a connection, to which no grant arrives.
             if client.is_attached:
@@ -94,11 +94,11 @@ class World(NaiveModel):
             best = min(self.present(), key=lambda spec: (spec.priority_level, spec.joined))
             assert self.dispatcher.type.policy.active.spec == best, "another one's turn"
         if drops:
-            assert {drop.consumer_id for drop in drops} == {spec.consumer_id for spec in self.present()}
+            assert {drop.incarnation for drop in drops} == {spec.incarnation for spec in self.present()}
             self.holder.clear()
         for drop in drops:
-            if self.clients[drop.consumer_id].is_attached:
-                self.clients[drop.consumer_id].lane.append(drop)
+            if self.clients[drop.incarnation].is_attached:
+                self.clients[drop.incarnation].lane.append(drop)
 
     def present(self) -> list[ConsumerSpec]:
         return [consumer.spec for consumer in self.dispatcher.consumers.values()]
@@ -120,7 +120,7 @@ class World(NaiveModel):
             self.now_ms += GRACE_MS
             self.dispatcher.expire(self.now_ms)
         self.next_id += 1
-        client = self.clients[spec.consumer_id] = Client(spec, self.random.choice([1, 3, 10, 50]))
+        client = self.clients[spec.incarnation] = Client(spec, self.random.choice([1, 3, 10, 50]))
         attachment = self.dispatcher.attach_consumer(spec, self.now_ms)
         assert not attachment.resumed
         client.epoch = self.epoch
@@ -135,7 +135,7 @@ class World(NaiveModel):
     def report(self, client: Client) -> None:
         client.reported_left = client.left_queue
         self.dispatcher.set_credit(
-            client.consumer_id, client.left_queue + client.queue_size, client.received, client.left_queue
+            client.incarnation, client.left_queue + client.queue_size, client.received, client.left_queue
         )
 
     def arrive(self, client: Client) -> None:
@@ -184,7 +184,7 @@ class World(NaiveModel):
         if self.random.random() < 0.5:
             # As clients say what is scattered, here however little there is.
             bits, ranges = [self._bits(ledger, ranges) for ledger in {part[0] for part in ranges}], []
-        self.dispatcher.acknowledge(sender.consumer_id, ranges, batch, entry_bits=bits)
+        self.dispatcher.acknowledge(sender.incarnation, ranges, batch, entry_bits=bits)
         for message in chosen:
             self.acked(message)
 
@@ -197,7 +197,7 @@ class World(NaiveModel):
     def _acknowledge_cumulative(self, client: Client, last: Message) -> None:
         ledger, entry, row = last
         is_batch = self.ref_of[ledger, entry].is_batch
-        self.dispatcher.acknowledge(client.consumer_id, cumulative=(ledger, entry, row if is_batch else -1))
+        self.dispatcher.acknowledge(client.incarnation, cumulative=(ledger, entry, row if is_batch else -1))
         for messages in self.entries.values():
             for message in messages:
                 if message <= last:
@@ -214,7 +214,7 @@ class World(NaiveModel):
             row = message[1] - grant.block.first_entry_id if grant.block.row_is_entry else message[2]
             entry = grant.block.first_entry_id
             items.append((grant.block.ledger_id, entry, ((row, row + 1),), grant.redelivery_count))
-            if self.holder.get(message, (0,))[0] != client.consumer_id:
+            if self.holder.get(message, (0,))[0] != client.incarnation:
                 continue
             if grant.block.is_batch and message[:2] in {f[:2] for f in failed + taken_back}:
                 continue
@@ -229,15 +229,15 @@ class World(NaiveModel):
         repeats = 2 if self.random.random() < 0.2 else 1
         answers = []
         for _ in range(repeats):
-            answers += self.dispatcher.negative_acknowledge(client.consumer_id, items)
-        self.fail(client.consumer_id, failed)
-        self.take_back(client.consumer_id, taken_back)
+            answers += self.dispatcher.negative_acknowledge(client.incarnation, items)
+        self.fail(client.incarnation, failed)
+        self.take_back(client.incarnation, taken_back)
         gone_back = failed + taken_back
         if gone_back and self.is_ordered:
             lowest = min(gone_back)
             if self.ref_of[lowest[:2]].is_batch:
                 lowest = (*lowest[:2], 0)
-            mine = client.consumer_id
+            mine = client.incarnation
             self.holder = {m: h for m, h in self.holder.items() if m < lowest or h[0] != mine}
         assert len(answers) == (1 if gone_back and self.is_ordered else 0)
         client.lane.extend(answers)
@@ -250,12 +250,12 @@ class World(NaiveModel):
         on_the_way = {m for g in client.lane if isinstance(g, Grant) for m in messages_of(g.block, g.rows)}
         self.report(client)
         client.queue.clear()
-        held = [m for m, (c, _) in self.holder.items() if c == client.consumer_id and m not in on_the_way]
+        held = [m for m, (c, _) in self.holder.items() if c == client.incarnation and m not in on_the_way]
         client.handed.clear()
-        answers = self.dispatcher.redeliver_unacknowledged(client.consumer_id, through)
-        self.fail(client.consumer_id, held)
+        answers = self.dispatcher.redeliver_unacknowledged(client.incarnation, through)
+        self.fail(client.incarnation, held)
         if self.is_ordered:
-            self.holder = {m: h for m, h in self.holder.items() if h[0] != client.consumer_id}
+            self.holder = {m: h for m, h in self.holder.items() if h[0] != client.incarnation}
         client.lane.extend(answers)
 
     def detach(self, client: Client) -> None:
@@ -284,7 +284,7 @@ class World(NaiveModel):
             if self.is_ordered:
                 # The rewind may have been lost on the way; the generation tells.
                 for message, _, _ in list(client.queue):
-                    if self.holder.get(message, (0,))[0] != client.consumer_id or message in {
+                    if self.holder.get(message, (0,))[0] != client.incarnation or message in {
                         m for g in attachment.again for m in messages_of(g.block, g.rows)
                     }:
                         client.queue = deque(q for q in client.queue if q[0] != message)
@@ -298,9 +298,9 @@ class World(NaiveModel):
         self.flush()
 
     def leave(self, client: Client, how: ConsumerExit) -> None:
-        del self.clients[client.consumer_id]
+        del self.clients[client.incarnation]
         self.let_go(client, how)
-        self.dispatcher.remove_consumer(client.consumer_id, how, handed_over=client.left_queue)
+        self.dispatcher.remove_consumer(client.incarnation, how, handed_over=client.left_queue)
 
     def wait_for_the_missing(self) -> None:
         """The dispatcher awaits nobody any more, and the sessions of those without a connection end."""
@@ -311,7 +311,7 @@ class World(NaiveModel):
             if client.epoch == self.epoch:
                 self.leave(client, ConsumerExit.CRASHED)
             else:
-                del self.clients[client.consumer_id]
+                del self.clients[client.incarnation]
 
     def seek(self) -> None:
         if not self.refs:
@@ -319,8 +319,8 @@ class World(NaiveModel):
         ref = self.random.choice(self.refs)
         position = Position(ref.ledger_id, ref.first_entry_id + self.random.randrange(ref.entries))
         for drop in self.dispatcher.seek(position):
-            if self.clients[drop.consumer_id].is_attached:
-                self.clients[drop.consumer_id].lane.append(drop)
+            if self.clients[drop.incarnation].is_attached:
+                self.clients[drop.incarnation].lane.append(drop)
         facts = self.facts = Facts()
         facts.acked = {m for e, ms in self.entries.items() if e < position for m in ms}
         self.holder.clear()

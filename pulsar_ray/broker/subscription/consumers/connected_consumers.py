@@ -442,7 +442,7 @@ class ConnectedConsumers(dict[int, ConsumerEndpoint]):
     def drop_queues(self, drops: Sequence[DropQueue]) -> None:
         """Have consumers drop their queues."""
         for drop in drops:
-            endpoint = self.get(drop.consumer_id)
+            endpoint = self.get(drop.incarnation)
             if endpoint is not None:
                 endpoint.drop_queue(drop)
 
@@ -450,7 +450,7 @@ class ConnectedConsumers(dict[int, ConsumerEndpoint]):
         self, grants: Sequence[Grant], generation: int, is_for_one: bool
     ) -> dict[int, Sequence[Grant]]:
         """Send each consumer its grants; returns them by consumer. `is_for_one`: all are for the first's."""
-        by_consumer = {grants[0].consumer_id: grants} if is_for_one else _by_consumer(grants)
+        by_consumer = {grants[0].incarnation: grants} if is_for_one else _by_consumer(grants)
         for incarnation, granted in by_consumer.items():
             endpoint = self.get(incarnation)
             if endpoint is not None:
@@ -465,14 +465,14 @@ class ConnectedConsumers(dict[int, ConsumerEndpoint]):
         if active is None or active.spec.consumer_type != ConsumerType.Failover:
             return
         for incarnation, endpoint in self.items():
-            endpoint.notify_active(incarnation == active.spec.consumer_id, generation)
+            endpoint.notify_active(incarnation == active.spec.incarnation, generation)
 
     def stand(
         self, active: Consumer | None, error: BaseException | None, generation: int, now_s: float
     ) -> None:
         """Tell all consumers, or the active one, why nothing can be read."""
         for incarnation, endpoint in self.items():
-            if active is None or incarnation == active.spec.consumer_id:
+            if active is None or incarnation == active.spec.incarnation:
                 endpoint.stands(error, generation, now_s)
 
     def go_on(self, generation: int) -> None:
@@ -499,5 +499,5 @@ class ConnectedConsumers(dict[int, ConsumerEndpoint]):
 def _by_consumer(grants: Sequence[Grant]) -> dict[int, Sequence[Grant]]:
     found: dict[int, list[Grant]] = {}
     for grant in grants:
-        found.setdefault(grant.consumer_id, []).append(grant)
+        found.setdefault(grant.incarnation, []).append(grant)
     return dict(found)

@@ -87,7 +87,7 @@ class CompactedLog:
         return self._chosen if self.is_read_compacted else None
 
     def read_by(
-        self, consumer_id: int, position: Position, *, is_read_compacted: bool, is_clean: bool, goes_on: bool
+        self, incarnation: int, position: Position, *, is_read_compacted: bool, is_clean: bool, goes_on: bool
     ) -> bool:
         """Let a consumer be the active one; True if another reading begins with it.
 
@@ -95,9 +95,9 @@ class CompactedLog:
         (`is_clean`): the consumer would get that, and then a form without the removals in between. One that
         `goes_on` where an earlier dispatcher ended has the log itself, as far as that is there.
         """
-        if consumer_id == self._reader:
+        if incarnation == self._reader:
             return False
-        is_first, self._reader = self._reader < 0, consumer_id
+        is_first, self._reader = self._reader < 0, incarnation
         was_read_compacted, self.is_read_compacted = self.is_read_compacted, is_read_compacted
         begins = is_clean or is_read_compacted != was_read_compacted
         if is_first and goes_on:

@@ -100,7 +100,7 @@ class CoreFeeder:
         """Read what compaction has kept, or the log itself, as the active consumer wants it."""
         core = self._core
         active = core.type.policy.active
-        endpoint = None if active is None else self._consumers.get(active.spec.consumer_id)
+        endpoint = None if active is None else self._consumers.get(active.spec.incarnation)
         if endpoint is not None:
             is_clean = not (self.is_reading or core.blocks.index or core.blocks.chunks)
             if self._log.read_by(

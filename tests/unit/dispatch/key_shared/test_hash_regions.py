@@ -24,8 +24,8 @@ SPEC = KeySharedSpec()
 
 
 def add(regions: HashRegions, *consumers: int) -> None:
-    for consumer_id in consumers:
-        regions.add(consumer_id, f"c{consumer_id}", SPEC)
+    for incarnation in consumers:
+        regions.add(incarnation, f"c{incarnation}", SPEC)
 
 
 def halves(regions: HashRegions) -> dict[int, tuple[int, int]]:
@@ -33,9 +33,9 @@ def halves(regions: HashRegions) -> dict[int, tuple[int, int]]:
     return {owner: (first, last + 1) for first, last, owner in regions.regions()}
 
 
-def arrays(regions: HashRegions, consumer_id: int) -> list[list[int]]:
+def arrays(regions: HashRegions, incarnation: int) -> list[list[int]]:
     """`keyHashRangeArrays` of a consumer."""
-    return [[first, last] for first, last, owner in regions.regions() if owner == consumer_id]
+    return [[first, last] for first, last, owner in regions.regions() if owner == incarnation]
 
 
 def sticky(*ranges: tuple[int, int]) -> KeySharedSpec:
@@ -95,15 +95,15 @@ def test_the_ring_gives_the_documented_stats() -> None:
 
 def test_consumers_of_one_name_have_points_of_their_own() -> None:
     ring = HashRing(100)
-    for consumer_id in (1, 2, 3):
-        ring.add(consumer_id, "same", SPEC)
-    shares = [sum(b - a + 1 for a, b in arrays(ring, consumer_id)) for consumer_id in (1, 2, 3)]
+    for incarnation in (1, 2, 3):
+        ring.add(incarnation, "same", SPEC)
+    shares = [sum(b - a + 1 for a, b in arrays(ring, incarnation)) for incarnation in (1, 2, 3)]
     assert sum(shares) == SLOTS - 1
     assert min(shares) > SLOTS // 6
     before = ring.regions()
     ring.remove(2)
     ring.add(4, "same", SPEC)  # takes the index that became free
-    assert [r._replace(consumer_id=2) if r.consumer_id == 4 else r for r in ring.regions()] == before
+    assert [r._replace(incarnation=2) if r.incarnation == 4 else r for r in ring.regions()] == before
 
 
 def test_colliding_points_are_first_come_first_served() -> None:
@@ -112,9 +112,9 @@ def test_colliding_points_are_first_come_first_served() -> None:
     slot = ring._points.keys()[0]
     first = ring._points[slot][0]
     ring._points[slot].append(3 - first)
-    assert next(r for r in ring.regions() if r.first <= slot <= r.last).consumer_id == first
+    assert next(r for r in ring.regions() if r.first <= slot <= r.last).incarnation == first
     ring._points[slot].remove(first)
-    assert next(r for r in ring.regions() if r.first <= slot <= r.last).consumer_id == 3 - first
+    assert next(r for r in ring.regions() if r.first <= slot <= r.last).incarnation == 3 - first
 
 
 def test_declared_ranges_may_leave_gaps() -> None:
@@ -163,19 +163,19 @@ def test_all_slots_have_one_owner_and_only_the_needed_ones_move(kind: str) -> No
         lowest = 0 if kind == "range" else 1
         present: list[int] = []
         before = owner_table(regions)
-        for consumer_id in range(30):
+        for incarnation in range(30):
             gone = -1
             if present and rng.random() < 0.45:
                 gone = rng.choice(present)
                 present.remove(gone)
                 regions.remove(gone)
             else:
-                present.append(consumer_id)
-                add(regions, consumer_id)
+                present.append(incarnation)
+                add(regions, incarnation)
             table = owner_table(regions)
             assert set(np.unique(table[lowest:])) <= {*present, *([] if present else [-1])}, f"seed {seed}"
             moved = (before != table) & (before != -1)
-            assert ((before == gone) | (table == consumer_id))[moved].all(), f"seed {seed}"
+            assert ((before == gone) | (table == incarnation))[moved].all(), f"seed {seed}"
             before = table
 
 

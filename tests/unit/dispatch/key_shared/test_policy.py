@@ -378,8 +378,8 @@ def test_why_blocked_names_hash_consumer_messages_and_time() -> None:
 def test_who_owns_a_key_is_known_for_key_shared_only() -> None:
     keys = KeysRig(DIGITS)
     assert key_owner(keys.dispatcher, "Order-3459134")["owner"] is None
-    for consumer_id in (1, 2, 3, 4):
-        keys.add(consumer_id)
+    for incarnation in (1, 2, 3, 4):
+        keys.add(incarnation)
     assert key_owner(keys.dispatcher, "Order-3459134") == {
         "key": "Order-3459134", "hash": 6067, "owner": "c3", "drainedBy": [],
     }  # fmt: skip
@@ -395,11 +395,11 @@ def test_a_restart_keeps_a_key_with_who_says_it_has_it() -> None:
     keys = KeysRig(DIGITS * 2)
     dispatcher = keys.dispatcher
     # Both were there before; they come back the other way round, so that their ranges are swapped.
-    for consumer_id, held in ((2, [(1, 4, ((1, 2),))]), (1, [(1, 0, ((0, 4),))])):
-        spec = keys.rig.add(consumer_id, 0, ConsumerType.KeyShared)
-        dispatcher.remove_consumer(consumer_id, ConsumerExit.CLOSED)
+    for incarnation, held in ((2, [(1, 4, ((1, 2),))]), (1, [(1, 0, ((0, 4),))])):
+        spec = keys.rig.add(incarnation, 0, ConsumerType.KeyShared)
+        dispatcher.remove_consumer(incarnation, ConsumerExit.CLOSED)
         dispatcher.attach_consumer(spec, 0, held=held)
-        keys.rig.report(consumer_id, 1000)
+        keys.rig.report(incarnation, 1000)
     keys.rig.offer()
     owner = {key: key_owner(dispatcher, key)["owner"] for key in DIGITS}
     assert owner["5"] == "c1"
