@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from pulsar_ray.client.producer.send_callbacks import ErrorCallback
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from pulsar_ray.client.consumer.consumer import Consumer
     from pulsar_ray.client.producer.producer import Producer
     from pulsar_ray.model.message_id import MessageId
-
-from collections.abc import Iterable
 
 _PER_DOUBLING = 32
 _BUCKETS = 2048
@@ -103,6 +101,7 @@ class Load:
         self.meters = [Meter() for _ in range(threads)]
         self.stop = threading.Event()
         self.error: BaseException | None = None
+        self._count = count
         self._quotas = _shares(count, threads)
         # Not joins: Python takes a thread for ended if Ctrl-C comes while it is joined.
         self._threads: list[threading.Thread] = []
@@ -131,6 +130,11 @@ class Load:
             self.stop.set()
         finally:
             end.set()
+
+    @property
+    def has_all(self) -> bool:
+        """Whether the threads together have as many messages as are wanted."""
+        return self._count is not None and sum(meter.messages for meter in self.meters) >= self._count
 
     @property
     def is_running(self) -> bool:
@@ -204,9 +208,12 @@ def produce(
         raise failures[0]
 
 
-def consume(consumer: Consumer, load: Load, meter: Meter, quota: int | None) -> None:
-    """Receive and acknowledge `quota` messages, or until the load stops; latency is since publishing."""
-    while (quota is None or meter.messages < quota) and not load.stop.is_set():
+def consume(consumer: Consumer, load: Load, meter: Meter) -> None:
+    """Receive and acknowledge until the load has all or stops; latency is since publishing.
+
+    No thread has a share of its own: which consumer gets a message the broker decides.
+    """
+    while not load.has_all and not load.stop.is_set():
         messages = consumer.batch_receive()
         now_ms = time.time() * 1000
         for block, rows in messages.parts:

@@ -131,7 +131,7 @@ def consume(
                 for _ in range(threads)
             ]
         each = iter(consumers)
-        _run(load, lambda meter, quota: work.consume(next(each), load, meter, quota), seconds)
+        _run(load, lambda meter, _: work.consume(next(each), load, meter), seconds)
 
 
 def _run(load: Load, each: Callable[[Meter, int | None], None], seconds: float | None) -> None:

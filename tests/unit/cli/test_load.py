@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 
 from pulsar_ray.cli.messages import load as work
 from pulsar_ray.cli.messages.load import Load, Meter
+from pulsar_ray.client.received.message_batch import MessageBatchView
 from pulsar_ray.errors import DiskSpaceLow
 from pulsar_ray.model.enums import ConsumerType, InitialPosition
 from tests.unit.cli.conftest import Run
@@ -41,10 +43,28 @@ def test_the_first_error_ends_all_and_is_raised() -> None:
 def test_consuming_counts_and_acknowledges() -> None:
     load = Load(1, 3)
     consumer = FakeConsumer([[(b"ab", None), (b"c", None)], [(None, None)]])
-    run_load(load, lambda meter, quota: work.consume(consumer, load, meter, quota))  # type: ignore[arg-type]
+    run_load(load, lambda meter, _: work.consume(consumer, load, meter))  # type: ignore[arg-type]
     meter: Meter = load.meters[0]
     assert (meter.messages, meter.bytes, meter.latencies.count) == (3, 3, 3)
     assert consumer.acknowledged == 3
+
+
+def test_consuming_ends_whichever_consumer_gets_the_messages(run: Run) -> None:
+    class Subscription(FakeConsumer):
+        """Both threads take from its batches, as consumers of a Shared subscription do: one gets all."""
+
+        turn = threading.Lock()
+
+        def batch_receive(self) -> MessageBatchView:
+            with self.turn:
+                return super().batch_receive()
+
+    target = FakeTarget(consumer=Subscription([[(b"a", None)] * 4]))
+    result = run(target, "perf", "consume", "t", "--count", "4", "--threads", "2", "--seconds", "20")
+    assert result.exit_code == 0, result.output
+    # It is done before it could report twice.
+    assert result.stderr.count("messages") <= 1
+    assert "4 messages" in result.stdout
 
 
 @pytest.mark.parametrize(
