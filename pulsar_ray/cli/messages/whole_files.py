@@ -14,6 +14,7 @@ from pulsar_ray.cli.watching.progress import Unit, progress
 from pulsar_ray.client.producer.send_callbacks import ErrorCallback
 from pulsar_ray.errors import MessageTooBig, PulsarException, Result, error_from
 from pulsar_ray.format.compression import MAX_CHUNKED_LENGTH
+from pulsar_ray.ledger.disk import SYSTEM_DISK
 from pulsar_ray.model.message_id import MessageId
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ def write_whole(content: bytes, name: str) -> None:
         os.link(staged, path)  # fails where such a file has come to be meanwhile
     finally:
         staged.unlink(missing_ok=True)
+    SYSTEM_DISK.fsync_dir(path.parent)  # else a power cut could take its name
 
 
 def _content(name: str) -> bytes:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import signal
+import stat
 from pathlib import Path
 
 import pytest
@@ -106,6 +108,33 @@ def test_one_message_goes_into_a_file_and_is_acknowledged_then(run: Run, tmp_pat
     assert list(tmp_path.iterdir()) == [into]
     assert consumer.acknowledged == 1
     assert target.the_client.options["receiver_queue_size"] == 1
+
+
+def test_its_name_is_durable_before_it_is_acknowledged(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = FakeConsumer([[(b"first", None)]])
+    synced: list[tuple[bool, int]] = []
+    sync = os.fsync
+
+    def note(fd: int) -> None:
+        synced.append((stat.S_ISDIR(os.fstat(fd).st_mode), consumer.acknowledged))
+        sync(fd)
+
+    monkeypatch.setattr(os, "fsync", note)
+    into = str(tmp_path / "into")
+    assert run(FakeTarget(consumer=consumer), "consume", "t", "-s", "s", "--into", into).exit_code == 0
+    assert synced == [(False, 0), (True, 0)]
+
+
+def test_a_file_that_cannot_be_written_is_said_in_a_line(run: Run, tmp_path: Path) -> None:
+    consumer = FakeConsumer([[(b"first", None)]])
+    into = str(tmp_path / "nowhere" / "into")
+    result = run(FakeTarget(consumer=consumer), "consume", "t", "-s", "s", "--into", into)
+    assert (result.exit_code, consumer.acknowledged) == (1, 0)
+    assert result.stderr.startswith("Error: ")
+    assert "No such file or directory" in result.stderr
+    assert result.stderr.count("\n") == 1
 
 
 def test_one_message_goes_to_standard_output_as_it_is(run: Run) -> None:
