@@ -8,7 +8,7 @@ from typing import Any
 
 from pulsar_ray.admin.policies import checked_subject
 from pulsar_ray.admin.topic_calls import Broker
-from pulsar_ray.client.options.checks import check_text
+from pulsar_ray.client.options.checks import check_text, checked_names
 
 
 class Permissions:
@@ -34,7 +34,7 @@ class Permissions:
         Raises InvalidConfiguration for an action that there is not.
         """
         check_text("role", role)
-        self._ask("grant_permission", subject, role, _names("actions", actions))
+        self._ask("grant_permission", subject, role, checked_names("actions", actions))
 
     def revoke(self, subject: str, role: str) -> None:
         """Take all actions of this level from a role; nothing happens if it has none."""
@@ -52,7 +52,7 @@ class Permissions:
         They need the permission to consume besides.
         """
         check_text("subscription", subscription)
-        self._ask("grant_subscription_permission", namespace, subscription, _names("roles", roles))
+        self._ask("grant_subscription_permission", namespace, subscription, checked_names("roles", roles))
 
     def revoke_subscription(self, namespace: str, subscription: str, role: str) -> None:
         """Take a role from those of a subscription.
@@ -74,11 +74,3 @@ class Permissions:
     def _ask(self, method: str, subject: str, *arguments: Any) -> Any:
         subject = checked_subject(self._level, subject)
         return self._broker.ask("call_part", "administration", method, subject, *arguments)
-
-
-def _names(argument: str, values: Sequence[str]) -> builtins.list[str]:
-    if isinstance(values, str):
-        raise ValueError(f"Argument {argument}={values!r} must be a sequence of names: give [{values!r}]")
-    for value in values:
-        check_text(argument, value)
-    return [*values]

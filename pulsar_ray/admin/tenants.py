@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from pulsar_ray.admin.topic_calls import Broker
-from pulsar_ray.client.options.checks import check_flag, check_text
+from pulsar_ray.client.options.checks import check_flag, check_text, checked_names
 from pulsar_ray.errors import NotAllowedError, PulsarException, TopicNotFound
 
 
@@ -66,9 +66,7 @@ class Tenants:
 
 def _info(tenant: str, admin_roles: Sequence[str], allowed_clusters: Sequence[str]) -> dict[str, Any]:
     check_text("tenant", tenant)
-    for name, values in (("admin_roles", admin_roles), ("allowed_clusters", allowed_clusters)):
-        if isinstance(values, str):
-            raise ValueError(f"Argument {name}={values!r} must be a sequence of names: give [{values!r}]")
-        for value in values:
-            check_text(name, value)
-    return {"admin_roles": [*admin_roles], "allowed_clusters": [*allowed_clusters]}
+    return {
+        "admin_roles": checked_names("admin_roles", admin_roles),
+        "allowed_clusters": checked_names("allowed_clusters", allowed_clusters),
+    }

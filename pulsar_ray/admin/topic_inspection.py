@@ -114,7 +114,9 @@ class TopicInspection:
     def _internal(self, route: PartitionRoute) -> dict[str, Any]:
         partition = self._calls.serving_stats(route)
         cursors = {}
-        for known in partition["subscriptions"]:
+        # Subscriptions of non-persistent topics have no cursor that anybody could describe.
+        has_cursors = TopicName.parse(route.topic).is_persistent
+        for known in partition["subscriptions"] if has_cursors else ():
             if known["durable"] and known["isServed"]:
                 cursors[known["name"]] = self._calls.ask_dispatcher(route, known["name"], "describe_cursor")
         return internal_stats(partition, cursors)

@@ -296,7 +296,7 @@ def internal_stats(partition: Mapping[str, Any], cursors: Mapping[str, Mapping[s
         "currentLedgerSize": size,
         "lastConfirmedEntry": _text(partition["lastPosition"]),
         "epoch": partition["epoch"],
-        "state": "Terminated" if partition["isTerminated"] else "LedgerOpened",
+        "state": "Terminated" if partition.get("isTerminated") else "LedgerOpened",
         "ledgers": [
             {"ledgerId": ledger_id, "entries": held, "size": held_bytes}
             for ledger_id, held, held_bytes in ledgers

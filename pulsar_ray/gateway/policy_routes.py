@@ -301,9 +301,10 @@ class PolicyRoutes:
         async def remove(request: web.Request) -> web.Response:
             kept = await self._own_quota(level, request)
             kept.pop("limit_time" if _quota_kind(request) == AGE else "limit_size", None)
-            await self._remove(level, request, "backlog_quota")
             if kept.keys() - {"policy"}:
                 await self._set(level, request, "backlog_quota", kept)
+            else:
+                await self._remove(level, request, "backlog_quota")
             return done()
 
         _name_each("backlog_quota", get, change, remove)

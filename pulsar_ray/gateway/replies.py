@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_NUMBER = re.compile("-?[0-9]{1,19}")
 
 # The first that fits counts.
 _STATUSES: tuple[tuple[type[Exception], int], ...] = (
@@ -213,8 +215,8 @@ def flag_of(request: web.Request, name: str, default: bool = False) -> bool:
 
 def number_of(name: str, value: str, least: int = 0) -> int:
     """Return a number of the path or the query. Raises Refusal for anything else."""
-    if not (value.isascii() and value.lstrip("-").isdigit() and len(value) < 20 and int(value) >= least):
-        raise Refusal(400, f"{name}={value[:100]}: give a whole number of at least {least}")
+    if not _NUMBER.fullmatch(value) or not least <= int(value) < 2**63:
+        raise Refusal(400, f"{name}={value[:100]}: give a whole number from {least} to 2^63-1")
     return int(value)
 
 

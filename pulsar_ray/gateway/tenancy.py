@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from aiohttp import web
 
 from pulsar_ray import __version__
-from pulsar_ray.errors import InvalidConfiguration, InvalidTopicName, NotAllowedError, TopicNotFound
+from pulsar_ray.errors import (
+    InvalidConfiguration,
+    InvalidTopicName,
+    NotAllowedError,
+    SubscriptionNotFound,
+    TopicNotFound,
+)
 from pulsar_ray.gateway.calls import NAMESPACE, Calls, namespace_of
 from pulsar_ray.gateway.doors import GuardedRoutes
 from pulsar_ray.gateway.replies import Mapped, Refusal, body_of, done, flag_of, found, nothing_like
@@ -127,7 +134,8 @@ class NamespaceRoutes:
         """Have the processes that serve a namespace's topics start anew."""
         for topic in await self._call(self._topics.list, namespace_of(request)):
             # It may have been deleted meanwhile.
-            await self._call(_unless_gone, self._topics.unload, topic)
+            with suppress(TopicNotFound):
+                await self._call(self._topics.unload, topic)
         return done()
 
     async def clear_backlog(self, request: web.Request) -> web.Response:
@@ -140,20 +148,15 @@ class NamespaceRoutes:
         """Delete a subscription of all topics of a namespace."""
         name = request.match_info["subscription"]
         for topic in await self._call(self._topics.list, namespace_of(request)):
-            if name in await self._call(self._topics.subscriptions, topic):
-                mapped = (Mapped(NotAllowedError, 412),)
-                await self._call(self._topics.unsubscribe, topic, name, mapped=mapped)
+            # Topic or subscription may be gone meanwhile.
+            with suppress(TopicNotFound, SubscriptionNotFound):
+                if name in await self._call(self._topics.subscriptions, topic):
+                    mapped = (Mapped(NotAllowedError, 412),)
+                    await self._call(self._topics.unsubscribe, topic, name, mapped=mapped)
         return done()
 
 
 _SET_APART = ("retention_policies", "backlog_quota_map", "message_ttl_in_seconds", "deduplicationEnabled")
-
-
-def _unless_gone(unload: Any, topic: str) -> None:
-    try:
-        unload(topic)
-    except TopicNotFound:
-        return
 
 
 _NOT_OF_BROKERS = {

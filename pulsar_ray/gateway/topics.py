@@ -355,9 +355,9 @@ class TopicRoutes:
     async def expire_through(self, request: web.Request) -> web.Response:
         """Acknowledge everything up to a message; that one is left if it is `excluded`."""
         body, topic = await body_of(request, dict), topic_of(request)
-        position, is_excluded = given_id(body.get("messageId", body), topic), body.get("excluded", False)
+        position = given_id(body.get("messageId", body), topic)
         through = self._topics.expire_messages_through
-        await self._on_subscription(request, through, position, is_excluded, mapped=WRONG_KIND)
+        await self._on_subscription(request, through, position, _is_excluded(body), mapped=WRONG_KIND)
         return done()
 
     async def expire_all(self, request: web.Request) -> web.Response:
@@ -373,8 +373,12 @@ class TopicRoutes:
         return done()
 
     async def reset_to_id(self, request: web.Request) -> web.Response:
-        """Let a subscription begin at a message."""
-        position = given_id(await body_of(request, (dict, str)), topic_of(request))
+        """Let a subscription begin at a message, or behind it if that is `excluded`."""
+        body, topic = await body_of(request, (dict, str)), topic_of(request)
+        position = given_id(body, topic)
+        if isinstance(body, dict) and _is_excluded(body) and position.entry_id() >= 0:
+            # An entry comes whole, so that nothing but the whole of it can be left out.
+            position = MessageId(position.partition(), position.ledger_id(), position.entry_id() + 1)
         await self._on_subscription(request, self._topics.reset_cursor, position, mapped=WRONG_KIND)
         return done()
 
@@ -406,6 +410,13 @@ class TopicRoutes:
     ) -> Any:
         name = request.match_info["subscription"]
         return await self._call(call, topic_of(request), name, *arguments, mapped=mapped)
+
+
+def _is_excluded(body: dict[str, Any]) -> bool:
+    excluded = body.get("excluded", False)
+    if not isinstance(excluded, bool):
+        raise Refusal(400, f"excluded={str(excluded)[:100]}: send true or false")
+    return excluded
 
 
 def _is_of(topic: str, domains: set[str]) -> bool:

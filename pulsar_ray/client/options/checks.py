@@ -5,7 +5,7 @@ A wrong type or range is a ValueError that says what is allowed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Any, TypeVar
 
@@ -42,6 +42,19 @@ def check_text(name: str, value: Any) -> None:
         raise refuse(name, value, "a str")
     if not is_utf8(value):
         raise refuse(name, value, "text that UTF-8 can hold, without lone surrogates")
+
+
+def checked_names(name: str, values: Any) -> list[str]:
+    """Return names as a list, each checked as by `check_text`.
+
+    A text alone is no list of them.
+    """
+    if not isinstance(values, Iterable) or isinstance(values, (str, Mapping)):
+        raise refuse(name, values, "a sequence of names")
+    found = [*values]
+    for value in found:
+        check_text(name, value)
+    return found
 
 
 def check_optional_text(name: str, value: Any) -> None:

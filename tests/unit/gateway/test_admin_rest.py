@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import tracemalloc
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 
+from pulsar_ray.admin.policies import Policies
 from pulsar_ray.admin.tenants import Tenants
+from pulsar_ray.admin.topics import Topics
 from pulsar_ray.client.client import Client
 from pulsar_ray.model.enums import InitialPosition
 from pulsar_ray.model.message_id import MessageId
@@ -110,6 +113,12 @@ def test_a_subscription_is_created_peeked_skipped_reset_and_deleted(
     place = {"ledgerId": ids[3].ledger_id(), "entryId": ids[3].entry_id(), "partitionIndex": -1}
     assert call("POST", f"{path}/resetcursor", place).status == 204
     assert call("GET", f"{path}/position/1").body == b"m3"
+    first = {"ledgerId": ids[0].ledger_id(), "entryId": ids[0].entry_id(), "excluded": True}
+    assert call("POST", f"{path}/resetcursor", first).status == 204
+    assert call("GET", f"{path}/position/1").body == b"m1"
+    assert call("POST", f"{path}/resetcursor", {**earliest, "excluded": True}).status == 204
+    assert call("GET", f"{path}/position/1").body == b"m0"
+    assert call("POST", f"{path}/resetcursor", {**first, "excluded": "yes"}).status == 400
     assert call("POST", f"{path}/resetcursor/0").status == 204
     assert call("GET", f"{path}/position/1").body == b"m0"
     assert call("POST", f"{path}/skip_all").status == 204
@@ -163,6 +172,14 @@ def test_offloading_needs_an_object_store(call: Http, name: str) -> None:
     answer = call("PUT", path, {"ledgerId": 5, "entryId": 0})
     assert answer.status == 409
     assert "--remote" in answer.json["reason"]
+
+
+@pytest.mark.parametrize("roles", [5, "abc", {}, [5]])
+def test_roles_that_are_no_list_of_names_are_refused_in_words(call: Http, name: str, roles: object) -> None:
+    answer = call("PUT", f"/admin/v2/tenants/{name}", {"adminRoles": roles})
+    assert answer.status == 412
+    assert answer.json["reason"].startswith("Argument admin_roles=")
+    assert name not in call.ok("GET", "/admin/v2/tenants")
 
 
 def test_tenants_and_namespaces_come_and_go(call: Http, name: str) -> None:
@@ -255,6 +272,50 @@ def test_a_quota_by_size_and_one_by_age_are_kept_apart(call: Http, name: str) ->
     assert sorted(call.ok("GET", f"{path}/backlogQuotaMap")) == ["destination_storage", "message_age"]
     assert call("DELETE", f"{path}/backlogQuota?backlogQuotaType=destination_storage").status == 204
     assert sorted(call.ok("GET", f"{path}/backlogQuotaMap")) == ["message_age"]
+
+
+def test_one_of_two_quotas_is_removed_in_one_step(
+    call: Http, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"{PERSISTENT}/{name}"
+    call.ok("PUT", path)
+    call.ok("POST", f"{path}/backlogQuota", {"limit": 1000, "policy": "producer_exception"})
+    age = {"limitTime": 60, "policy": "producer_exception"}
+    call.ok("POST", f"{path}/backlogQuota?backlogQuotaType=message_age", age)
+
+    def fail(*_: object) -> None:
+        raise AssertionError("a quota that stays was removed")
+
+    monkeypatch.setattr(Policies, "remove", fail)
+    assert call("DELETE", f"{path}/backlogQuota").status == 204
+    assert sorted(call.ok("GET", f"{path}/backlogQuotaMap")) == ["message_age"]
+
+
+def test_the_cursors_of_a_topic_without_storage_are_looked_at(call: Http, client: Client, name: str) -> None:
+    path = f"/admin/v2/non-persistent/public/default/{name}/internalStats"
+    with client.subscribe(f"non-persistent://public/default/{name}", "s"):
+        described = call.ok("GET", path)
+    assert (described["state"], described["numberOfEntries"]) == ("LedgerOpened", 0)
+    assert list(described["cursors"]) == ["s"]
+
+
+def test_a_subscription_goes_from_a_namespace_although_a_topic_goes_meanwhile(
+    call: Http, client: Client, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call.ok("PUT", f"/admin/v2/namespaces/public/{name}")
+    topics = [f"persistent://public/{name}/{number}" for number in range(2)]
+    for topic in topics:
+        client.subscribe(topic, "s").close()
+    listed = Topics.list
+
+    def then_one_goes(*arguments: Any, **named: Any) -> list[str]:
+        found = listed(*arguments, **named)
+        call.ok("DELETE", f"/admin/v2/persistent/public/{name}/0")
+        return found
+
+    monkeypatch.setattr(Topics, "list", then_one_goes)
+    call.ok("POST", f"/admin/v2/namespaces/public/{name}/unsubscribe/s")
+    assert call.ok("GET", f"/admin/v2/persistent/public/{name}/1/subscriptions") == []
 
 
 def test_the_ttl_of_a_topic_is_in_the_query(call: Http, name: str) -> None:
@@ -424,6 +485,8 @@ def test_clusters_brokers_and_lookups_are_answered(call: Http, name: str) -> Non
         "/admin/v2/persistent/..%2F/default/t/stats",
         f"{PERSISTENT}/t/subscription/s/skip/many",
         f"{PERSISTENT}/t/subscription/s/resetcursor/99999999999999999999999",
+        f"{PERSISTENT}/t/subscription/s/resetcursor/--5",
+        f"{PERSISTENT}/t/subscription/s/resetcursor/{2**63}",
     ],
 )
 def test_a_path_that_means_nothing_is_refused_in_words(call: Http, path: str) -> None:

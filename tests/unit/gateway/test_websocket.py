@@ -227,6 +227,11 @@ def test_the_end_of_a_topic_is_told(call: Http, client: Client, name: str) -> No
         wait_until(lambda: ask(socket, {"type": "isEndOfTopic"}) == {"endOfTopic": True})
 
 
+def test_a_topic_without_storage_has_no_end(call: Http, client: Client, name: str) -> None:
+    with opened(call, f"consumer/non-persistent/public/default/{name}/s") as socket:
+        assert ask(socket, {"type": "isEndOfTopic"}) == {"endOfTopic": False}
+
+
 def test_a_reader_reads_from_the_beginning_and_from_an_id(call: Http, client: Client, name: str) -> None:
     producer = client.create_producer(name, batching_enabled=False)
     ids = [producer.send(b"%d" % number) for number in range(3)]
