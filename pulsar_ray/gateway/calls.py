@@ -14,6 +14,7 @@ from aiohttp import web
 
 from pulsar_ray.admin.admin import Admin
 from pulsar_ray.gateway.replies import Mapped, Refusal, text_of
+from pulsar_ray.lane.waiting import retrieved
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.topic_name import TopicName
 
@@ -29,7 +30,8 @@ _LATEST = 2**63 - 1
 class Calls:
     """Runs calls of an Admin on a few threads.
 
-    It refuses calls with 503 while too many wait.
+    It refuses calls with 503 while too many wait. A call that waits still when whoever asked has gone is not
+    made, but counts until a thread gets to it: it holds its arguments until then.
     """
 
     def __init__(self, admin: Admin) -> None:
@@ -47,20 +49,38 @@ class Calls:
         if self._asked >= CALLS_AT_ONCE + WAITING_CALLS:
             raise Refusal(503, f"{self._asked} calls are under way or wait: try again")
         self._asked += 1
+        call = _Call(functools.partial(function, *arguments, **named))
+        answer: asyncio.Future[T] = asyncio.get_running_loop().run_in_executor(self._threads, call)
+        answer.add_done_callback(self._over)
         try:
-            call = functools.partial(function, *arguments, **named)
-            return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+            return await asyncio.shield(answer)
+        except asyncio.CancelledError:
+            call.is_given_up = True
+            raise
         except Exception as error:
             status = next((one.status for one in mapped if isinstance(error, one.error)), None)
             if status is None:
                 raise
             raise Refusal(status, text_of(error)) from error
-        finally:
-            self._asked -= 1
+
+    def _over(self, answer: asyncio.Future[Any]) -> None:
+        self._asked -= 1
+        retrieved(answer)
 
     def close(self) -> None:
         """Take no more calls; those under way come to their ends."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class _Call:
+    """A call for one of the threads, unless it was given up before."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self._function = function
+        self.is_given_up = False
+
+    def __call__(self) -> Any:
+        return None if self.is_given_up else self._function()
 
 
 async def partitions_of(call: Calls, topic: str) -> list[str]:
