@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pulsar_ray.client.producer.send_callbacks import ErrorCallback
 from pulsar_ray.client.received.message import items_of
-from pulsar_ray.errors import PulsarException, Result, error_from
+from pulsar_ray.errors import PulsarException
 
 if TYPE_CHECKING:
     from pulsar_ray.client.consumer.consumer import Consumer
@@ -176,9 +176,6 @@ class _TimedReceipt(ErrorCallback):
         self._sent_ns = time.perf_counter_ns()
 
     def __call__(self, result: Any, message_id: MessageId) -> None:
-        if result != Result.Ok:
-            self.failed(error_from(int(result), ""))
-            return
         meter = self._meter
         meter.latencies.add(time.perf_counter_ns() - self._sent_ns)
         meter.messages += 1

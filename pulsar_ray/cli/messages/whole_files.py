@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +10,8 @@ import click
 
 from pulsar_ray.cli.console import Interrupt, write_out
 from pulsar_ray.cli.watching.progress import Unit, progress
-from pulsar_ray.client.producer.send_callbacks import ErrorCallback
-from pulsar_ray.errors import MessageTooBig, PulsarException, Result, error_from
+from pulsar_ray.client.producer.send_callbacks import SyncSend
+from pulsar_ray.errors import MessageTooBig
 from pulsar_ray.format.compression import MAX_CHUNKED_LENGTH
 from pulsar_ray.ledger.disk import SYSTEM_DISK
 from pulsar_ray.model.message_id import MessageId
@@ -43,35 +42,16 @@ class WholeFiles:
         interrupt.is_waiting = True
         content = _content(name)
         interrupt.is_waiting = False
-        receipt = _Receipt()
+        receipt = SyncSend()
         with progress(_shown(name), len(content), Unit.BYTES) as shown:
             self._producer.send_async(content, receipt, **self._fields)
-            while not receipt.is_there.wait(_STEP_S):
+            while not receipt.wait(_STEP_S):
                 interrupt.check()
                 shown.reached(len(content) - min(self._producer.pending_bytes(), len(content)))
         if receipt.error is not None:
             raise receipt.error
+        assert receipt.message_id is not None
         self.sent.append((_shown(name), len(content), receipt.message_id))
-
-
-class _Receipt(ErrorCallback):
-    """Of one message; the producer's I/O thread calls it."""
-
-    def __init__(self) -> None:
-        self.is_there = threading.Event()
-        self.error: PulsarException | None = None
-        self.message_id = MessageId()
-
-    def __call__(self, result: Any, message_id: MessageId) -> None:
-        if result == Result.Ok:
-            self.message_id = message_id
-            self.is_there.set()
-        else:
-            self.failed(error_from(int(result), ""))
-
-    def failed(self, error: PulsarException) -> None:
-        self.error = error
-        self.is_there.set()
 
 
 def write_whole(content: bytes, name: str) -> None:
