@@ -101,10 +101,7 @@ def produce(
     if deliver_after is not None and deliver_at is not None:
         raise click.UsageError("give --deliver-after or --deliver-at, not both")
     if whole_file:
-        if key_separator is not None or key_regex is not None:
-            raise click.UsageError("--whole-file sends no lines: leave --key-separator and --key-regex out")
-        if typed:
-            raise click.UsageError("--whole-file sends bytes: leave --typed out")
+        _check_whole(key_separator, key_regex, typed)
         times = {"deliver_at": deliver_at, "deliver_after": deliver_after}
         _produce_whole(target, topic, files or ("-",), name, COMPRESSIONS[compression], times)
         return
@@ -151,6 +148,10 @@ def produce(
         except KeyboardInterrupt:
             producer.flush()
             interrupted(f"stopped at {source.place}: {_summary(receipts)}")
+        except OSError:
+            producer.flush()
+            say(f"stopped at {source.place}: {_summary(receipts)}")
+            raise
         except PulsarException:
             say(f"stopped at {source.place}: {_summary(receipts)}")
             raise
@@ -158,6 +159,13 @@ def produce(
         say(f"stopped at {source.place}: {_summary(receipts)}")
         raise receipts.error
     say(f"{_summary(receipts)} ({rate(receipts.confirmed, receipts.seconds)})")
+
+
+def _check_whole(key_separator: str | None, key_regex: str | None, typed: bool) -> None:
+    if key_separator is not None or key_regex is not None:
+        raise click.UsageError("--whole-file sends no lines: leave --key-separator and --key-regex out")
+    if typed:
+        raise click.UsageError("--whole-file sends bytes: leave --typed out")
 
 
 def _schema_of(target: Target, topic: str) -> Schema:

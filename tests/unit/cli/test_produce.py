@@ -82,6 +82,18 @@ def test_an_error_ends_it_and_the_confirmed_lines_are_told(run: Run) -> None:
     assert "Error: DiskSpaceLow: free some space" in result.stderr
 
 
+def test_a_file_that_cannot_be_read_ends_it_and_the_confirmed_lines_are_told(
+    run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "lines").write_text("1\n2\n")
+    # Reading what lies at address 0 fails.
+    files = (str(tmp_path / "lines"), "/proc/self/mem")
+    result = run(FakeTarget(FakeProducer()), "produce", "t", *files)
+    assert result.exit_code == 1
+    assert "stopped at /proc/self/mem, line 0: 2 lines sent, all confirmed" in result.stderr
+    assert result.stderr.endswith("Input/output error\n")
+
+
 def test_ctrl_c_flushes_and_tells_what_was_confirmed(run: Run) -> None:
     target = FakeTarget(FakeProducer(interrupts_at=2))
     result = run(target, "produce", "t", input="1\n2\n3\n4\n")
