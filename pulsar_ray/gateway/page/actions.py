@@ -123,7 +123,7 @@ def _unload(topics: Topics, topic: str, _: str, __: Fields) -> str:
     return f"the processes of {topic} have ended; they start again when somebody asks"
 
 
-_FORCE = Field("force", "also if producers or consumers are connected: write yes", is_optional=True)
+_FORCE = Field("force", "also if producers or consumers are connected", is_optional=True)
 OF_TOPICS: Mapping[str, Action] = {
     "policy": Action(
         "Set or remove a policy",
