@@ -50,7 +50,8 @@ def write(
 
     Arguments name columns; None takes the column of the argument's own name if there is one (`value` there
     has to be). `value` is binary or text, null a tombstone; `key` and `ordering_key` text; `properties` a map
-    of text to text; `event_time` a timestamp, or ms since 1970 as an integer. Other columns are left out.
+    of text to text, or what functions of rows make of it: a dict or a list of pairs; `event_time` a
+    timestamp, or ms since 1970 as an integer. Other columns are left out.
 
     `schema` is "avro", "json" or "arrow": values are rows then, `value` a column of structs, or, left out,
     all columns but those that the others take by their own names. The topic gets the schema of these columns
@@ -144,7 +145,33 @@ def sent_columns(block: pa.Table, columns: dict[str, str | None], *, has_rows: b
             raise InvalidConfiguration(
                 f"{argument}: the Dataset has no column {wanted!r}; there are {', '.join(block.column_names)}"
             )
+    if "properties" in chosen:
+        chosen["properties"] = _as_maps(chosen["properties"])
     return pa.table(chosen)
+
+
+def _as_maps(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
+    """Make maps of dicts and of lists of pairs.
+
+    Ray Data has them as structs and as lists of lists.
+    """
+    if not (pa.types.is_struct(column.type) or pa.types.is_list(column.type)):
+        return column
+    try:
+        return pa.array(map(_pairs, column.to_pylist()), pa.map_(pa.utf8(), pa.utf8()))
+    except (pa.ArrowException, TypeError):
+        return column  # refused by its type
+
+
+def _pairs(row: dict[str, Any] | list[Any] | None) -> list[tuple[Any, ...]] | None:
+    if row is None:
+        return None
+    if isinstance(row, dict):
+        # All rows have the names of any of them.
+        return [(name, text) for name, text in row.items() if text is not None]
+    if row and not isinstance(row[0], list):
+        raise TypeError("no pairs")
+    return [tuple(pair) for pair in row]
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,28 @@ def test_columns_are_those_named_or_of_the_name_and_no_others() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("rows", "maps"),
+    [
+        ([{"a": "b"}, {"c": "d"}, None], [[("a", "b")], [("c", "d")], None]),
+        ([[("a", "b"), ("c", "d")], [], None], [[("a", "b"), ("c", "d")], [], None]),
+    ],
+)
+def test_properties_are_taken_as_functions_of_rows_make_them(rows: list[Any], maps: list[Any]) -> None:
+    """Of a map Ray Data makes lists of pairs for a function of rows, and of dicts it makes structs."""
+    sent = sent_columns(pa.table({"value": ["v"] * 3, "properties": rows}), NOTHING)
+    assert sent.column("properties").to_pylist() == maps
+    assert pa.types.is_map(sent.column("properties").type)
+
+
+@pytest.mark.parametrize(
+    "rows", [[{"a": 1}], [["a", "b"]], [[["a", "b", "c"]]], [[{"key": "a", "value": "b"}]]]
+)
+def test_other_properties_are_left_to_be_refused(rows: list[Any]) -> None:
+    block = pa.table({"value": ["v"], "properties": rows})
+    assert sent_columns(block, NOTHING).column("properties") == block.column("properties")
+
+
 @pytest.mark.parametrize(("argument", "given"), [("value", None), ("key", "who")])
 def test_a_column_that_is_not_there_is_named(argument: str, given: str | None) -> None:
     block = pa.table({"said": ["v"]})
