@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pulsar_ray.actors.actor_system import ActorKind
+from pulsar_ray.actors.control_plane import ControlPlane
 from pulsar_ray.broker.catalog.catalog import Catalog
 from pulsar_ray.broker.catalog.founding import CatalogOrder
 from pulsar_ray.clock import Clock, SystemClock
@@ -361,21 +362,12 @@ class StubCluster:
 
     def number_of(self, partition: str) -> int | None:
         """The number of a partition in the catalog."""
-
-        async def look() -> int | None:
-            row = (await self.control.serving()).topics.partition(TopicName.parse(partition))
-            return None if row is None else row.number
-
-        return self.control.run(look())
+        row = self.control.look(lambda plane: plane.topics.partition(TopicName.parse(partition)))
+        return None if row is None else row.number
 
     def waiting_clients(self, partition: str) -> int:
         """Count the clients that wait for a partition that sleeps."""
-
-        async def count() -> int:
-            plane = await self.control.serving()
-            return plane.passivation.parked_clients.count(partition)
-
-        return self.control.run(count())
+        return self.control.look(lambda plane: plane.passivation.parked_clients.count(partition))
 
     # --- hooks ------------------------------------------------------------------------------------
 
@@ -389,13 +381,8 @@ class StubCluster:
 
     def remove_unused(self, partition: str) -> bool:
         """As Passivation.remove_unused, for the topic of a partition."""
-
-        async def remove() -> bool:
-            plane = await self.control.serving()
-            row = plane.topics.partition(TopicName.parse(partition))
-            return row is not None and await plane.passivation.remove_unused(row.topic)
-
-        return self.control.run(remove())
+        row = self.control.look(lambda plane: plane.topics.partition(TopicName.parse(partition)))
+        return row is not None and self.control.do(lambda plane: plane.passivation.remove_unused(row.topic))
 
     def override(self, topic: str, **settings: SettingValue) -> None:
         """Override settings for a topic, in place of former overrides.
@@ -440,11 +427,11 @@ class StubCluster:
         partition = TopicName.parse(topic).full
         if partition_name(partition) in self.actors.handles:
             with suppress(NotConnected, Moved):  # one of them was killed
-                self.control.run(self._leave(partition, with_clients=with_clients))
+                self.control.do(lambda plane: self._leave(plane, partition, with_clients=with_clients))
             return partition_name(partition) not in self.actors.handles
         return False
 
-    async def _leave(self, partition: str, *, with_clients: bool) -> None:
+    async def _leave(self, plane: ControlPlane, partition: str, *, with_clients: bool) -> None:
         handles = [
             handle for name, handle in self.actors.handles.items() if topic_of_actor(name) == partition
         ]
@@ -452,7 +439,6 @@ class StubCluster:
             # Actors know from one look to the next that nobody has used them; long ago, where they report.
             await asyncio.sleep(LOOK_PAUSE_S)
             looks = [await handle.call("idle") for handle in handles if handle.kind in _LEAVE]
-        plane = await self.control.serving()
         if all(idle is not None and idle.idle_ms for idle in looks):
             await plane.passivation.leave_now(partition, with_clients=with_clients)
 
@@ -480,7 +466,7 @@ class StubCluster:
         place.mkdir(parents=True, exist_ok=True)
         if not (place / STORE_FILE).exists():
             write_identity(place, StoreIdentity(host))
-        self.control.run(self._find_stores())
+        self.control.do(lambda plane: plane.stores.find())
         return host
 
     @property
@@ -520,51 +506,36 @@ class StubCluster:
     def drain_by_ray(self) -> None:
         """Have Ray drain the second node."""
         self.actors.drained.add(self.actors.node_on(OTHER_STORE))
-        self.control.run(self._look_for_drained())
-
-    async def _look_for_drained(self) -> None:
-        await (await self.control.serving()).moves.look()
-
-    async def _find_stores(self) -> None:
-        await (await self.control.serving()).stores.find()
+        self.control.do(lambda plane: plane.moves.look())
 
     def store_of(self, partition: str) -> str:
         """Return the store that a partition is in."""
-
-        async def look() -> str:
-            row = (await self.control.serving()).topics.partition(TopicName.parse(partition))
-            return "" if row is None else row.store_id
-
-        return self.control.run(look())
+        row = self.control.look(lambda plane: plane.topics.partition(TopicName.parse(partition)))
+        return "" if row is None else row.store_id
 
     def take_away(self, partition: str) -> None:
         """The node of a partition is gone, with the partition's actor and its dispatchers."""
-        self.control.run(self._move(partition, _FAR_STORE))
+        self._move(partition, _FAR_STORE)
         self.actors.end_named(partition)
-        self.control.run(self._look_for_dead())
+        self.control.look(lambda plane: plane.topic_actors.replace_dead())
 
     def bring_back(self, partition: str) -> None:
         """The node of a partition is there again."""
-        self.control.run(self._move(partition, STORE))
+        self._move(partition, STORE)
 
-    async def _move(self, partition: str, store_id: str) -> None:
-        catalog = (await self.control.serving()).topics.catalog
-        catalog.remember_store(_FAR_STORE, _FAR_HOST, "/far")
-        catalog._db.execute("UPDATE partition SET store_id = ? WHERE name = ?", (store_id, partition))  # noqa: SLF001
+    def _move(self, partition: str, store_id: str) -> None:
+        def move(plane: ControlPlane) -> None:
+            catalog = plane.topics.catalog
+            catalog.remember_store(_FAR_STORE, _FAR_HOST, "/far")
+            catalog._db.execute("UPDATE partition SET store_id = ? WHERE name = ?", (store_id, partition))  # noqa: SLF001
 
-    async def _look_for_dead(self) -> None:
-        (await self.control.serving()).topic_actors.replace_dead()
+        self.control.look(move)
 
     def lose_unstored(self, topic: str) -> None:
         """A non-persistent topic is gone with its node and that of the catalog."""
-
-        async def forget() -> None:
-            plane = await self.control.serving()
-            plane.topics.unstored.discard(topic)
-
-        self.control.run(forget())
+        self.control.look(lambda plane: plane.topics.unstored.discard(topic))
         self.actors.end_named(topic)
-        self.control.run(self._look_for_dead())
+        self.control.look(lambda plane: plane.topic_actors.replace_dead())
 
     def cut_lanes(self, address: str) -> None:
         """Break every connection of an actor; the actor lives."""

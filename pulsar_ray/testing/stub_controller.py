@@ -75,9 +75,21 @@ class StubController:
         """The node of the controller, or of the last one."""
         return self._order.node_id
 
-    async def serving(self) -> ControlPlane:
-        """Wait on its loop until the controller serves; returns what it serves with."""
-        return await self._life.serving()
+    def look(self, at: Callable[[ControlPlane], T]) -> T:
+        """The result of a look at the running controller's parts."""
+
+        async def look() -> T:
+            return at(await self._life.serving())
+
+        return self.run(look())
+
+    def do(self, act: Callable[[ControlPlane], Awaitable[T]]) -> T:
+        """The result of an act of the running controller's parts."""
+
+        async def do() -> T:
+            return await act(await self._life.serving())
+
+        return self.run(do())
 
     def ask(self, method: str, arguments: tuple[Any, ...], timeout_s: float) -> Any:
         """Make one call of the controller's present process; what crosses is a copy."""
