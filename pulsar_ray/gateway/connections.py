@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from aiohttp import web
 
@@ -35,6 +36,16 @@ _NAMED = 500
 class JsonRefusals(web.RequestHandler):
     """Answers what is no request of HTTP as all else is refused."""
 
+    def __init__(self, server: web.Server, **options: Any) -> None:
+        super().__init__(server, **options)
+        self.lost: Callable[[], None] = _nothing
+        """Is called when the connection has ended."""
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """See web.RequestHandler."""
+        super().connection_lost(exc)
+        self.lost()
+
     def handle_error(
         self,
         request: web.BaseRequest,
@@ -49,6 +60,10 @@ class JsonRefusals(web.RequestHandler):
         return answer
 
 
+def _nothing() -> None:
+    pass
+
+
 class Connections:
     """Accepts the connections to a server.
 
@@ -59,7 +74,7 @@ class Connections:
 
     def __init__(self, *, most: int = CONNECTIONS, head_s: float = HEAD_S, body_s: float = BODY_S) -> None:
         self._server: web.Server | None = None
-        self._protocol: Callable[..., web.RequestHandler] = JsonRefusals
+        self._protocol: Callable[..., JsonRefusals] = JsonRefusals
         self._room = BodyRoom()
         self._most = most
         self._head_s = head_s
@@ -120,7 +135,7 @@ class Connections:
         finally:
             self._entrances.discard(entrance)
 
-    def open(self, server: web.Server, protocol: Callable[..., web.RequestHandler]) -> None:
+    def open(self, server: web.Server, protocol: Callable[..., JsonRefusals]) -> None:
         """Let connections in from now on, and none before; `protocol` is what speaks on each."""
         self._server, self._protocol = server, protocol
 
@@ -140,6 +155,7 @@ class Connections:
             transport.abort()
             return
         protocol = self._protocol(self._server)
+        protocol.lost = functools.partial(self._settle, transport)
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         self._wait(transport, self._head_s)
@@ -169,7 +185,9 @@ class Connections:
             try:
                 return await handler(request)
             finally:
-                self._wait(transport, KEEP_ALIVE_S + self._head_s)
+                # Else it has ended, and nothing is to be waited for.
+                if request.transport is not None:
+                    self._wait(transport, KEEP_ALIVE_S + self._head_s)
 
         return note
 

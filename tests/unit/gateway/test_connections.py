@@ -168,6 +168,17 @@ def test_what_is_under_way_is_answered_before_the_end(
         server.cluster.close()
 
 
+def test_nothing_is_kept_of_connections_that_have_ended(tmp_path: Path) -> None:
+    with closable(tmp_path) as (gateway, loop):
+        server = Http(gateway.url, StubCluster(tmp_path / "other"))
+        for _ in range(20):
+            assert server("GET", "/admin/v2/clusters").status == 200
+            connected(server).close()
+        wait_until(lambda: not gateway._connections._deadlines, what="the end of all deadlines")
+        asyncio.run_coroutine_threadsafe(gateway.close(), loop).result(30)
+        server.cluster.close()
+
+
 def test_nobody_who_reads_nothing_keeps_it_from_ending(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
