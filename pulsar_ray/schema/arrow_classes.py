@@ -6,7 +6,7 @@ import dataclasses
 import datetime
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -37,6 +37,7 @@ class _Column(NamedTuple):
     field: pa.Field
     keyword: str
     has_default: bool
+    nulls_are_default: bool
     write: _Change
     read: _Change
 
@@ -44,7 +45,8 @@ class _Column(NamedTuple):
 class ArrowClass:
     """Turns objects of a class into dicts, and back.
 
-    A field with a default is a column with nulls: where an old row has none, the default is read.
+    A field with a default is a column with nulls: where an old row has none, the default is read. Where the
+    field itself may be None, nulls are that, and the default is for rows that lack the column.
     """
 
     def __init__(self, kind: Any) -> None:
@@ -61,26 +63,28 @@ class ArrowClass:
         """Return an object's fields. Raises TypeError for None in a field that has another default."""
         return _written(self._columns, obj)
 
-    def read(self, row: dict[str, Any]) -> Any:
-        """Return an object of a row."""
-        return _read(self._kind, self._columns, row)
+    def read(self, row: dict[str, Any], lacking: Collection[str] = ()) -> Any:
+        """Return an object of a row whose writer had no such columns as are `lacking`."""
+        return _read(self._kind, self._columns, row, lacking)
 
 
 def _written(columns: list[_Column], obj: Any) -> dict[str, Any]:
     values = {}
     for column in columns:
         value = getattr(obj, column.field.name)
-        if value is None and column.has_default:
+        if value is None and column.nulls_are_default:
             raise TypeError(f"Field {column.field.name!r} of {type(obj).__name__} is None, and may not be")
         values[column.field.name] = value if value is None or column.write is None else column.write(value)
     return values
 
 
-def _read(kind: Any, columns: list[_Column], row: dict[str, Any]) -> Any:
+def _read(kind: Any, columns: list[_Column], row: dict[str, Any], lacking: Collection[str] = ()) -> Any:
     given = {}
     for column in columns:
         value = row[column.field.name]
-        if value is None and column.has_default:
+        if value is None and (
+            column.nulls_are_default or (column.has_default and column.field.name in lacking)
+        ):
             continue
         given[column.keyword] = value if value is None or column.read is None else column.read(value)
     return kind(**given)
@@ -96,7 +100,7 @@ def _columns(kind: Any, outer: tuple[Any, ...]) -> list[_Column]:
         data_type, is_optional, write, read = _of_hint(hints[name], where, (*outer, kind))
         is_left_out = has_default(default) and not is_optional
         field = pa.field(name, data_type, is_optional or is_left_out)
-        columns.append(_Column(field, keyword, is_left_out, write, read))
+        columns.append(_Column(field, keyword, has_default(default), is_left_out, write, read))
     return columns
 
 

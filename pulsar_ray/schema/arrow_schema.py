@@ -109,7 +109,10 @@ class ArrowSchema(Schema):
         read = self.typed.read(batch)
         self.typed.check_nulls(read.columns)
         values = row_values(read)
-        return values if self._class is None else [self._class.read(value) for value in values]
+        if (own := self._class) is None:
+            return values
+        lacking = set(read.schema.names).difference(batch.schema.names)
+        return [own.read(value, lacking) for value in values]
 
 
 class PlainRows(ArrowSchema):

@@ -172,6 +172,16 @@ def test_a_pickled_schema_knows_which_fields_have_defaults() -> None:
         schema.decode(b"{}")
 
 
+@pytest.mark.parametrize("make", [JsonSchema, AvroSchema, ArrowSchema])
+def test_a_field_that_a_writer_lacked_has_its_default_though_it_may_be_none(make: Any) -> None:
+    old: Any = dataclass(type("Item", (), {"__annotations__": {"x": int}}))
+    fields = {"x": int, "y": str | None, "z": int}
+    new: Any = dataclass(type("Item", (), {"__annotations__": fields, "y": "new", "z": 7}))
+    reading = make(new).reading(make(old).registered())
+    assert reading(make(old).encode(old(1))) == new(1, "new", 7)
+    assert make(new).decode(make(new).encode(new(1, None, 2))) == new(1, None, 2)
+
+
 class _Choices(pydantic.BaseModel):
     value: int = pydantic.Field(
         validation_alias=pydantic.AliasChoices(pydantic.AliasPath("in", 0), "theValue")
