@@ -272,8 +272,9 @@ class SegmentDoor:
         if not place or len(behind) < READ_AHEAD:
             names = offloaded_names(self._directory(partition))
             at = names.index(segment) if segment in names else 0
-            if not place and at:
-                before = self._pieces_of(partition, names[at - 1])[-1].key
+            # The segment before is trimmed first, perhaps at this moment.
+            if not place and at and (former := self._pieces_of(partition, names[at - 1])):
+                before = former[-1].key
             for each in self._following(partition, names[at + 1 :]):
                 if len(behind) >= READ_AHEAD:
                     break

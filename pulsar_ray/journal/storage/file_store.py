@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,14 @@ from pulsar_ray.errors import RemoteStoreRefused, RemoteStoreUnavailable
 from pulsar_ray.journal.storage.object_store import Listed
 
 _UNFINISHED = ".unfinished"
+_HIDDEN = "."
+"""Names of objects never begin so, as those do of files that others leave.
+
+NFS leaves some for files that are deleted while they are read, and desktops theirs."""
+_DEAD_AFTER_S = 3600.0
+"""An unfinished object of that age is of a process that died.
+
+A living one would write it anew."""
 
 
 class FileStore:
@@ -21,6 +30,7 @@ class FileStore:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self._has_cleared = False
 
     def create(self, key: str, body: bytes) -> bool:
         """Write and sync a file, and give it its name by a link.
@@ -31,6 +41,7 @@ class FileStore:
         unfinished = self._root / _UNFINISHED / uuid.uuid4().hex
         try:
             self._make_folder(unfinished.parent)
+            self._clear(unfinished.parent)
             self._make_folder(target.parent)
             try:
                 with unfinished.open("xb") as file:
@@ -75,6 +86,7 @@ class FileStore:
             (Path(folder) / name).relative_to(self._root).as_posix()
             for folder, _, names in os.walk(self._path(prefix), onerror=failed.append)
             for name in names
+            if not name.startswith(_HIDDEN)
         ]
         for error in failed:
             if not isinstance(error, FileNotFoundError):
@@ -86,6 +98,8 @@ class FileStore:
         for folder, _, names in os.walk(self._root):
             for name in names:
                 path = Path(folder) / name
+                if name.startswith(_HIDDEN) or path.parent.name == _UNFINISHED:
+                    continue
                 with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
                     found = path.stat()
                     yield Listed(path.relative_to(self._root).as_posix(), found.st_size, found.st_mtime)
@@ -102,6 +116,16 @@ class FileStore:
         if any(part in ("", ".", "..") for part in key.removesuffix("/").split("/")):
             raise RemoteStoreRefused(f"{key!r} is no name of an object")
         return self._root / key
+
+    def _clear(self, folder: Path) -> None:
+        """Remove once what dead processes have not finished."""
+        if self._has_cleared:
+            return
+        self._has_cleared = True
+        for path in folder.iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - path.stat().st_mtime > _DEAD_AFTER_S:
+                    path.unlink()
 
     def _make_folder(self, folder: Path) -> None:
         if folder.is_dir():

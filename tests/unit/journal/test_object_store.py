@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import http.server
+import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -137,6 +139,25 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(RemoteStoreNotInstalled, match=r"pip install \"pulsar-ray\[remote\]\""):
         open_object_store("s3://bucket/x")
+
+
+def test_what_a_shared_directory_has_besides_is_no_object(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    assert store.create("journal/a/1", b"one")
+    for place in ("journal/a/.nfs0000001", "journal/a/.DS_Store", ".unfinished/of-another-process"):
+        (tmp_path / place).write_bytes(b"not ours")
+    assert store.list("journal/a/") == ["journal/a/1"]
+    assert [key for key, *_ in store.measured()] == ["journal/a/1"]
+
+
+def test_what_a_dead_process_did_not_finish_goes(tmp_path: Path) -> None:
+    folder = tmp_path / ".unfinished"
+    folder.mkdir()
+    for name, age_s in (("of the dead", 7200), ("of the living", 10)):
+        (folder / name).write_bytes(b"a part")
+        os.utime(folder / name, (time.time() - age_s,) * 2)
+    assert FileStore(tmp_path).create("journal/a/1", b"one")
+    assert [path.name for path in folder.iterdir()] == ["of the living"]
 
 
 def test_names_do_not_leave_the_directory(tmp_path: Path) -> None:

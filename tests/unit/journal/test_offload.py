@@ -17,13 +17,14 @@ from pulsar_ray.config import OFF
 from pulsar_ray.errors import JournalDamaged, RemoteStoreUnavailable
 from pulsar_ray.journal import store_files
 from pulsar_ray.journal.life import uploads
+from pulsar_ray.journal.offloaded import segment_door
 from pulsar_ray.journal.offloaded.direct_reading import reading_directly
 from pulsar_ray.journal.offloaded.piece_cache import PieceCache
-from pulsar_ray.journal.offloaded.segment_door import READ_AHEAD
+from pulsar_ray.journal.offloaded.segment_door import READ_AHEAD, SegmentDoor
 from pulsar_ray.journal.storage.file_store import FileStore
 from pulsar_ray.journal.store_journal import StoreJournal
 from pulsar_ray.ledger import offloaded
-from pulsar_ray.ledger.offloaded import note_of, offloaded_names, read_note
+from pulsar_ray.ledger.offloaded import Offloaded, Piece, note_of, offloaded_names, read_note, write_note
 from pulsar_ray.ledger.reader import SegmentGone, SegmentReader
 from pulsar_ray.maintenance.backup import back_up
 from pulsar_ray.maintenance.repair import repair_directory
@@ -682,6 +683,22 @@ def test_a_full_disk_leaves_pieces_in_memory(tmp_path: Path, monkeypatch: pytest
     assert fd is not None
     assert (content(fd, 100), written) == (b"a" * 100, [])
     cache.close()
+
+
+def test_a_piece_is_found_while_the_segment_before_is_trimmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "p" / "7"
+    directory.mkdir(parents=True)
+    write_note(directory / "2-0.seg", Offloaded(10, (Piece(0, 10, 5),)))
+    # It goes between the list of names and the look at its note.
+    monkeypatch.setattr(segment_door, "offloaded_names", lambda _: ["1-0.seg", "2-0.seg"])
+    loop = asyncio.new_event_loop()
+    door = SegmentDoor(tmp_path, FileStore(tmp_path), PieceCache(tmp_path, 1, 0), loop)
+    wanted, before, behind = door._looked_up("7", "2-0.seg", 0)
+    assert (wanted.piece, before, behind) == (Piece(0, 10, 5), "", [])
+    door.close()
+    loop.close()
 
 
 def test_a_damaged_note_is_named(tmp_path: Path) -> None:
