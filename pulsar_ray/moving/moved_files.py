@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from pulsar_ray.errors import ChecksumError, NotAllowedError, WrongNode
+from pulsar_ray.errors import ChecksumError, CorruptData, NotAllowedError, WrongNode
 from pulsar_ray.format.checksum import checksum
 from pulsar_ray.journal.store_files import (
     TERM_FILE,
@@ -255,7 +255,7 @@ class MovedFiles:
     def noted(self, number: int | None = None) -> list[tuple[int, str, str]]:
         """Return number, state and move of what moves have here, all or of one partition.
 
-        The state of what is not whole is "".
+        The state of what is not whole is "". A damaged note is left to `pulsar-ray verify`.
         """
         found = []
         with persistent(self._root):
@@ -266,8 +266,10 @@ class MovedFiles:
                     continue
                 if is_staged:
                     found.append((int(of), "", move_id))
-                elif (note := read_move_note(self._root / name)).state:
-                    found.append((int(of), note.state, note.move_id))
+                    continue
+                with contextlib.suppress(CorruptData):
+                    if (note := read_move_note(self._root / name)).state:
+                        found.append((int(of), note.state, note.move_id))
         return sorted(found)
 
     def _delete(self, number: int, state: str, move_id: str) -> bool:

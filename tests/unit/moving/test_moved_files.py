@@ -231,6 +231,14 @@ def test_what_is_of_moves_is_found(source: Path, target: Path) -> None:
     assert files(target).noted() == []
 
 
+def test_one_damaged_note_hides_no_rests_of_other_moves(source: Path, target: Path) -> None:
+    moved(source, target)
+    other = target / "p" / str(NUMBER + 1)
+    other.mkdir()
+    (other / "moved").write_bytes(b"")
+    assert files(target).noted() == [(NUMBER, ARRIVING, MOVE)]
+
+
 def test_what_was_never_opened_has_nothing_to_move(target: Path) -> None:
     assert files(target).listed(NUMBER) == {}
     assert files(target).fence(NUMBER, MOVE) is None
