@@ -34,6 +34,7 @@ FORMER_TERM_FILE = "former-term"
 LIFE_FILE = "journal.json"
 _STAGED = ".staged"
 _COMING_BACK = ".back"
+_GOING = ".going"
 _SPARE_LEDGERS = 1000
 """More than an owner begins before anything of it is shipped."""
 
@@ -162,12 +163,34 @@ def remove_partition(directory: Path) -> None:
     """Remove a partition's directory, but for a note that its journal needs."""
     term = read_term(directory)
     if term is None or term.is_left_out:
-        shutil.rmtree(directory, ignore_errors=True)
+        _remove_whole(directory)
         return
     write_term(directory, term._replace(is_dropped=True))
     for path in directory.iterdir():
         if path.name != TERM_FILE:
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def _remove_whole(directory: Path) -> None:
+    """Remove a directory, of which nobody finds a half wherever this process dies."""
+    going = directory.with_name(f"{directory.name}{_GOING}")
+    shutil.rmtree(going, ignore_errors=True)
+    try:
+        directory.rename(going)
+    except FileNotFoundError:
+        return
+    except OSError:
+        going = directory
+    with contextlib.suppress(OSError):
+        _sync(directory.parent)
+    shutil.rmtree(going, ignore_errors=True)
+
+
+def remove_unfinished(root: Path) -> None:
+    """Remove the rests of partitions that former processes were restoring or removing."""
+    for suffix in (_STAGED, _GOING):
+        for rest in root.glob(f"*{suffix}"):
+            shutil.rmtree(rest, ignore_errors=True)
 
 
 class StoreFiles:
@@ -178,9 +201,7 @@ class StoreFiles:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        for unfinished in root.glob(f"*{_STAGED}"):
-            # Another store may have it by now: nobody would ask for the rest.
-            shutil.rmtree(unfinished, ignore_errors=True)
+        remove_unfinished(root)
         self._terms: dict[str, Term] = {}
         for number in partition_numbers(root):
             if (term := read_term(root / str(number))) is not None and not term.is_left_out:
@@ -318,7 +339,7 @@ class StoreFiles:
     def remove(self, partition: str, term: int) -> None:
         if partition in self._terms and self._terms[partition].term == term:
             del self._terms[partition]
-            shutil.rmtree(self.path(partition), ignore_errors=True)
+            _remove_whole(self.path(partition))
 
     def unlink_files(self, partition: str, files: tuple[str, ...]) -> None:
         for file in files:

@@ -16,6 +16,7 @@ from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.errors import WrongNode
 from pulsar_ray.journal.ended_store import place_aside, put_aside
 from pulsar_ray.journal.objects import CatalogEntry
+from pulsar_ray.journal.store_files import remove_unfinished
 from pulsar_ray.ledger.disk import SystemDisk
 from pulsar_ray.managed_ledger.log.partition_directories import (
     PartitionDirectory,
@@ -74,6 +75,7 @@ class DataDirectory:
         self.store = StoreDirectory.open(
             self.path, address=self.node.owner, wait_s=wait_s, session=self.node.session, create=create
         )
+        remove_unfinished(self.ledgers)
         event(logger, "holds store %s in %s", self.store.store_id, self.path)
 
     def look(self) -> None:

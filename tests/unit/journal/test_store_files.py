@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pulsar_ray.journal import store_files
-from pulsar_ray.journal.store_files import StoreFiles
+from pulsar_ray.journal.store_files import StoreFiles, remove_partition
 
 PARTITION = "7"
 
@@ -49,6 +49,29 @@ def test_a_partition_that_comes_back_is_in_its_place_at_each_moment(
 
 def test_what_a_former_life_did_not_finish_restoring_goes(tmp_path: Path) -> None:
     StoreFiles(tmp_path).stage(PARTITION, "manifest-1", b"half of it")
+    assert StoreFiles(tmp_path).partitions() == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("is_shipped", [True, False])
+def test_nobody_finds_a_half_of_a_partition_that_was_being_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_shipped: bool
+) -> None:
+    """A manifest without the files that it lists would keep all of its store from being shipped."""
+    install(tmp_path, 1)
+    files = StoreFiles(tmp_path)
+    if not is_shipped:
+        files.leave_out(PARTITION)
+
+    def died(path: Path, *, ignore_errors: bool) -> None:
+        if path.exists():
+            raise Died
+
+    monkeypatch.setattr(shutil, "rmtree", died)
+    with pytest.raises(Died):
+        files.remove(PARTITION, 1) if is_shipped else remove_partition(tmp_path / PARTITION)
+    monkeypatch.undo()
+    assert not (tmp_path / PARTITION).exists()
     assert StoreFiles(tmp_path).partitions() == []
     assert list(tmp_path.iterdir()) == []
 
