@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pulsar_ray.errors import RemoteStoreRefused, RemoteStoreUnavailable
 from pulsar_ray.format.checksum import Buffer
 from pulsar_ray.journal.requests import UNKNOWN, Create, Delete, Get, ListKeys, Task, Wait
-from pulsar_ray.journal.storage.object_store import ObjectStore, carry_out
+from pulsar_ray.journal.storage.object_store import ObjectStore, carry_out, listed
 
 TRIES = 5
 PAUSE_S = 1.0
@@ -42,7 +42,7 @@ class Reader:
 
     def list(self, prefix: str) -> list[str]:
         """Return the sorted names that begin with a prefix."""
-        return _patiently(lambda: self._store.list(prefix))
+        return _patiently(lambda: listed(self._store, prefix))
 
     def run(self, task: Task[T]) -> T:
         """Carry out a task that only reads, and return its result.

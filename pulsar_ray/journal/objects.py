@@ -29,6 +29,7 @@ CLUSTER = "cluster"
 """The object that says whose the prefix is."""
 ENTRIES, SNAPSHOTS, FOLDS = "catalog/", "snapshots/", "folds/"
 DECISIONS, COPIES, COPIED = "decisions/", "copies/", "copied/"
+PIECES = "segments/"
 _KINDS = {
     "journal": 1,
     "index": 2,
@@ -48,6 +49,15 @@ class Place(NamedTuple):
 
     life: int
     number: int
+
+
+def is_object(key: str) -> bool:
+    """Return whether a name in a bucket may be one of ours.
+
+    People and their tools leave others there, which no journal can read. Names end with a number, but for
+    those of pieces.
+    """
+    return key.startswith(PIECES) or key.rpartition("/")[2].isdecimal()
 
 
 def journal_key(store: str, place: Place) -> str:
@@ -109,7 +119,7 @@ def place_of_decision(key: str) -> Place:
 
 def pieces_prefix(partition: str) -> str:
     """Return what the names of all pieces of a partition's files begin with."""
-    return f"segments/{quote(partition, safe='')}/"
+    return f"{PIECES}{quote(partition, safe='')}/"
 
 
 def piece_key(partition: str, file: str, start: int, end: int) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pulsar_ray.journal.objects import place_of
+from pulsar_ray.journal.objects import is_object, place_of
 from pulsar_ray.journal.storage.object_store import Listed
 
 DAYS_OF_A_MONTH = 30
@@ -88,7 +88,7 @@ def bill_of(listed: Iterable[Listed], prices: Prices, now_s: float) -> Bill:
         share = bill.kinds.setdefault(kind, Share())
         share.objects += 1
         share.bytes += size
-        if kind == "journal":
+        if kind == "journal" and is_object(key):
             place = place_of(key)
             of_store = written.setdefault(rest.partition("/")[0], _Written())
             of_store.add(place.life, place.number, modified_s)

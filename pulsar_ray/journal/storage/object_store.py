@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 
 from pulsar_ray.errors import RemoteStoreRefused, RemoteStoreUnavailable
 from pulsar_ray.format.checksum import Buffer
+from pulsar_ray.journal.objects import is_object
 from pulsar_ray.journal.requests import CREATED, EXISTS, UNKNOWN, Create, Delete, Get, ListKeys
 
 
@@ -40,6 +41,11 @@ class Listed(NamedTuple):
     modified_s: float
 
 
+def listed(store: ObjectStore, prefix: str) -> list[str]:
+    """Return the sorted names of our objects that begin with a prefix."""
+    return list(filter(is_object, store.list(prefix)))
+
+
 def carry_out(store: ObjectStore, request: Create | Get | ListKeys | Delete) -> object:
     """Carry one request out, and return the answer that its task gets."""
     try:
@@ -48,7 +54,7 @@ def carry_out(store: ObjectStore, request: Create | Get | ListKeys | Delete) -> 
         if isinstance(request, Get):
             return store.get(request.key)
         if isinstance(request, ListKeys):
-            return store.list(request.prefix)
+            return listed(store, request.prefix)
         store.delete(request.keys)
     except RemoteStoreUnavailable:
         return UNKNOWN

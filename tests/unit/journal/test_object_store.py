@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from pulsar_ray.errors import RemoteStoreNotInstalled, RemoteStoreRefused, RemoteStoreUnavailable
+from pulsar_ray.journal.at_once import Reader
+from pulsar_ray.journal.reading import stores_in_bucket
 from pulsar_ray.journal.requests import CREATED, EXISTS, UNKNOWN, Create, Delete, Get, ListKeys
 from pulsar_ray.journal.storage.bucket import Bucket, open_object_store
 from pulsar_ray.journal.storage.file_store import FileStore
@@ -86,6 +88,16 @@ def test_requests_of_tasks_get_their_answers(store: ObjectStore) -> None:
     assert carry_out(store, Get("journal/a/1")) == b"x"
     assert carry_out(store, ListKeys("journal/")) == ["journal/a/1"]
     assert carry_out(store, Delete(("journal/a/1",))) is None
+
+
+def test_objects_of_others_are_not_listed(store: ObjectStore) -> None:
+    """A journal could not read their names."""
+    ours = ["journal/a/0000000001/000000000000", "journal/a/0000000001/000000000001"]
+    for key in (*ours, "journal/a/README.md", "journal/a/0000000001/listing.csv"):
+        assert store.create(key, b"x")
+    assert carry_out(store, ListKeys("journal/")) == ours
+    assert Reader(store).list("journal/a/") == ours
+    assert Reader(store).run(stores_in_bucket()) == ["a"]
 
 
 class OverwritingStore:

@@ -26,10 +26,11 @@ def test_puts_are_those_since_the_newest_index_carried_on_for_a_day() -> None:
         Listed("segments/7/f/0-8", 4_000, NOW_S - 10),
         Listed("segments/7/f/8-9", 4_000, NOW_S - 2 * DAY_S),
         Listed("index/a/1", 10, NOW_S),
+        Listed("journal/a/README.md", 0, NOW_S),  # somebody has put it there
     ]
     bill = bill_of(listed, Prices(), NOW_S)
-    assert (bill.kinds["journal"].objects, bill.kinds["segments"].bytes) == (22, 8_000)
-    assert (bill.objects, bill.bytes) == (25, 22 * 100 + 8_010)
+    assert (bill.kinds["journal"].objects, bill.kinds["segments"].bytes) == (23, 8_000)
+    assert (bill.objects, bill.bytes) == (26, 22 * 100 + 8_010)
     assert bill.puts_per_day == pytest.approx(40 + DAY_S / 60 + 1, rel=0.01)
 
 
