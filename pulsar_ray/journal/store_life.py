@@ -217,9 +217,11 @@ class StoreLife:
         files = list(self._synced_ends.get(partition, {}))
         yield from self.uploads.from_disk(partition, partial(self._enter, partition, files))
         while True:
-            ends = dict(self._synced_ends.get(partition, {}))
+            told = self._synced_ends.get(partition)
+            ends = dict(told or {})
             try:
-                packed = yield from self.uploads.adoption(partition, ends)
+                # Of one that nobody has told of, its files tell.
+                packed = yield from self.uploads.adoption(partition, None if told is None else ends)
                 break
             except JournalDamaged:
                 # Its owner goes on writing: a file that was replaced or trimmed meanwhile is gone.
@@ -262,7 +264,11 @@ class StoreLife:
                 self._drop(partition, self.directory.term(partition))
                 continue
             self.directory.recover(partition)
-            yield from self._ship_missing(partition)
+            try:
+                yield from self._ship_missing(partition)
+            except PulsarException as error:
+                # Its files cannot be read: it alone is not shipped, and not served.
+                self.untaken[partition] = error.text
         yield from self.until_shipped()
         yield from self.ownership.read()
         self.is_ready = True

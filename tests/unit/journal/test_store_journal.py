@@ -27,7 +27,14 @@ from pulsar_ray.journal.requests import Task, Wait
 from pulsar_ray.journal.shipped_disk import ShippedDisk
 from pulsar_ray.journal.shipping import Cut
 from pulsar_ray.journal.storage.file_store import FileStore
-from pulsar_ray.journal.store_files import StoreFiles, listed_files, read_term, remove_partition
+from pulsar_ray.journal.store_files import (
+    StoreFiles,
+    Term,
+    listed_files,
+    read_term,
+    remove_partition,
+    write_term,
+)
 from pulsar_ray.journal.store_journal import StoreJournal
 from pulsar_ray.journal.store_life import StoreLife
 from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk
@@ -467,6 +474,34 @@ async def test_a_directory_that_lacks_what_was_shipped_is_not_served(
         await asyncio.to_thread(started, first, url)
     await asyncio.to_thread(taken_over, second, url)
     assert stored(second) == [0]
+
+
+@runs
+async def test_a_partition_that_nobody_can_read_keeps_no_other_one_from_being_shipped(
+    homes: tuple[Path, Path], url: str
+) -> None:
+    first, second = homes
+    journal = await asyncio.to_thread(started, first, url)
+    partition = Partition(first)
+    partition.publish(0)
+    await partition.until_confirmed(0)
+    partition.die()
+    await asyncio.to_thread(journal.stop)
+    damaged = first / "p" / "8"
+    damaged.mkdir()
+    write_term(damaged, Term(1))
+    (damaged / "manifest-1").write_bytes(b"neither a record nor a part of one")
+    journal = await asyncio.to_thread(started, first, url)
+    partition = Partition(first)
+    partition.publish(1)
+    await partition.until_confirmed(1)
+    status = journal.status()
+    assert (status["problem"], list(status["untaken"])) == ("", ["8"])
+    assert "manifest-1" in status["untaken"]["8"]
+    partition.die()
+    await asyncio.to_thread(journal.stop)
+    assert await asyncio.to_thread(taken_over, second, url) == [str(NUMBER)]
+    assert stored(second) == [0, 1]
 
 
 @runs
