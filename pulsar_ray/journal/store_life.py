@@ -84,7 +84,9 @@ class StoreLife:
         self.uploads = Uploads(self.directory, inline_bytes)
         self.claims = Claims(self.store, self.directory, self.ownership, self.nonce)
         self.restoring = Restoring(self.directory, self.ownership)
-        self.checkpoints = Checkpoints(self.shipping, self.mirror, self.uploads, self.nonce, self._depose)
+        self.checkpoints = Checkpoints(
+            self.shipping, self.mirror, self.uploads, self.nonce, self._depose, self._look_for_gone
+        )
         self.offloading = Offloading(
             self.directory, self.ownership, self.shipping, self.uploads, self.checkpoints, self._served
         )
@@ -368,6 +370,13 @@ class StoreLife:
     def until_shipped(self) -> Task[None]:
         """Wait until everything that was queued so far is in the prefix."""
         yield Shipped(self.shipping.turn)
+
+    def _look_for_gone(self) -> None:
+        """Queue which cursors are gone: they go with their subscriptions, and nobody tells of that."""
+        for partition, known in self._known.items():
+            cursors = [file for file in known if "/" in file and not self.directory.has(partition, file)]
+            gone = [file for file in cursors if self.directory.is_superseded(partition, file)]
+            self.gone(self._now, partition, gone)
 
     # ---- a new life
     def _lacks(self, states: dict[str, PartitionState]) -> Task[bool]:

@@ -17,7 +17,7 @@ from pulsar_ray.journal.objects import (
 )
 from pulsar_ray.journal.partition_state import PartitionState
 from pulsar_ray.journal.reading import create
-from pulsar_ray.journal.requests import Delete, ListKeys, Task, ask, until
+from pulsar_ray.journal.requests import Delete, ListKeys, Shipped, Task, ask, until
 from pulsar_ray.journal.shipping import Shipping
 
 MOST_INDEX_BYTES = 16 * 1024 * 1024
@@ -31,7 +31,8 @@ T = TypeVar("T")
 class Checkpoints:
     """One at a time is written, of what `mirror` says that the shipped prefix has.
 
-    `depose` is called if the index of a later life is met.
+    `depose` is called if the index of a later life is met, and `look_for_gone` if a file is not here as it
+    was shipped: it queues what says so of files that nobody told of.
     """
 
     def __init__(
@@ -41,9 +42,10 @@ class Checkpoints:
         uploads: Uploads,
         nonce: Callable[[], bytes],
         depose: Callable[[], None],
+        look_for_gone: Callable[[], None],
     ) -> None:
         self._shipping, self._mirror, self._uploads = shipping, mirror, uploads
-        self._nonce, self._depose = nonce, depose
+        self._nonce, self._depose, self._look_for_gone = nonce, depose, look_for_gone
         self.index_number = -1
         """The number of the newest index that is known."""
         self._is_under_way = False
@@ -71,6 +73,7 @@ class Checkpoints:
         for _ in range(TRIES):
             if (yield from self.write()):
                 return True
+            yield Shipped(self._shipping.turn)  # and with that what says which files have gone
         return False
 
     def mirror_copy(self) -> dict[str, PartitionState]:
@@ -89,6 +92,7 @@ class Checkpoints:
                 return False  # it is being replaced or dropped; the next index will tell
             tails = yield from self._uploads.upload(partition, state, inline_bytes)
             if tails is None:
+                self._look_for_gone()
                 return False
             self._note_pieces(partition, state)  # the next try needs them no more
             packed[partition] = state.pack(tails)

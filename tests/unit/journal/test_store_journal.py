@@ -41,7 +41,11 @@ from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk
 from pulsar_ray.ledger.segment_file import segment_name
 from pulsar_ray.maintenance.backup import adopt_copy, back_up
 from pulsar_ray.maintenance.repair import repair_directory
-from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory
+from pulsar_ray.managed_ledger.cursor.cursor_directories import (
+    cursor_directory,
+    remove_cursor,
+    subscription_numbers,
+)
 from pulsar_ray.managed_ledger.cursor.cursor_store import CursorStore
 from pulsar_ray.managed_ledger.cursor.managed_cursor import CursorSubscription
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
@@ -698,6 +702,34 @@ async def test_a_partition_that_restarts_before_its_manifest_was_shipped_is_ship
     await asyncio.to_thread(journal.stop)
     assert await asyncio.to_thread(taken_over, second, url) == [str(NUMBER)]
     assert stored(second) == [0, 1, 2]
+
+
+@runs
+async def test_an_index_is_written_although_a_subscription_was_removed(
+    homes: tuple[Path, Path], url: str
+) -> None:
+    journal = await asyncio.to_thread(started, homes[0], url)
+    partition = Partition(homes[0])
+    cursor = partition.subscribe(homes[0])
+    partition.publish(0)
+    await partition.until_confirmed(0)
+    settled: list[bool] = []
+    partition.cursor_link.when_durable(lambda: settled.append(True))
+    await until(lambda: settled)
+    cursor.close()
+    partition.cursor_link.close()
+    (number,) = subscription_numbers(partition.directory)
+    change(partition.log, partition.log.changes.remove_subscription(number))
+    remove_cursor(partition.directory, number)
+    partition.publish(1)
+    await partition.until_confirmed(0, 1)
+    await until(lambda: journal.status()["partitions"] == 1)
+    assert await asyncio.to_thread(journal.run, lambda life: life.checkpoint())
+    partition.die()
+    await asyncio.to_thread(journal.stop)
+    await asyncio.to_thread(taken_over, homes[1], url)
+    assert stored(homes[1]) == [0, 1]
+    assert not subscription_numbers(homes[1] / "p" / str(NUMBER))
 
 
 @runs
