@@ -243,14 +243,17 @@ class Queue:
             message = await within(asyncio.wrap_future(consumer.receive_async()), left_s)
         except asyncio.TimeoutError:
             raise Empty from None
-        taking = asyncio.get_running_loop().run_in_executor(None, self._taken, consumer, [message])
+        loop = asyncio.get_running_loop()
+        taking = loop.run_in_executor(None, self._taken, consumer, [message])
         try:
             return (await asyncio.shield(taking))[0]
         except asyncio.CancelledError:
-            await asyncio.wait([taking])
+            await _until_done(taking)
             if taking.exception() is None:
                 # The item has left the queue, and nobody would have it: another one is put in its place.
-                await asyncio.shield(asyncio.to_thread(self._producer().send, message.data()))
+                putting = loop.run_in_executor(None, lambda: self._producer().send(message.data()))
+                await _until_done(putting)
+                putting.result()
             raise
 
     def get_nowait(self) -> Any:
@@ -323,7 +326,8 @@ class Queue:
             if not self._is_shut_down:
                 self._resting.append(consumer)
                 return
-        consumer.close()
+        # Closed elsewhere: that may wait or fail, and whoever has taken an item is to get it.
+        FORGOTTEN.take(consumer, Consumer.close)
 
     def _taken(self, consumer: Consumer, messages: list[Message]) -> list[Any]:
         """Load items, and acknowledge them durably.
@@ -422,6 +426,13 @@ def _leave(consumer: Consumer) -> None:
     # One whose client was closed meanwhile has left already.
     with suppress(PulsarException):
         consumer.close()
+
+
+async def _until_done(future: asyncio.Future[Any]) -> None:
+    """Wait for a future's end, however often the one who waits is cancelled."""
+    while not future.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([future])
 
 
 def _let_end(admin: Admin, topic: str) -> None:

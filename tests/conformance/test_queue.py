@@ -308,8 +308,9 @@ def test_a_getter_that_is_interrupted_keeps_nothing_from_another(
         assert other.get(timeout=20) == "kept"
 
 
+@pytest.mark.parametrize("times", [1, 2])
 def test_a_getter_that_is_cancelled_while_it_takes_an_item_leaves_it(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     queue = opened()
     queue.put("kept")
@@ -318,13 +319,15 @@ def test_a_getter_that_is_cancelled_while_it_takes_an_item_leaves_it(
     async def work() -> None:
         loop, is_cancelled = asyncio.get_running_loop(), threading.Event()
 
-        def cancel() -> None:
-            getting.cancel()
+        async def cancel() -> None:
+            for _ in range(times):
+                getting.cancel()
+                await asyncio.sleep(0)
             is_cancelled.set()
 
         def cancelled(*arguments: Any) -> list[Any]:
             items = taken(*arguments)
-            loop.call_soon_threadsafe(cancel)
+            asyncio.run_coroutine_threadsafe(cancel(), loop)
             is_cancelled.wait(20)
             return items
 
@@ -337,6 +340,25 @@ def test_a_getter_that_is_cancelled_while_it_takes_an_item_leaves_it(
 
     asyncio.run(work())
     assert queue.empty()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_getter_has_its_item_though_the_queue_is_shut_down_meanwhile(
+    broker: Broker, opened: Opened, monkeypatch: pytest.MonkeyPatch, is_async: bool
+) -> None:
+    client = broker.client()
+    queue = Queue(name=opened().topic, client=client)
+    queue.put("item")
+    taken = queue._taken
+
+    def shut_down_behind(*arguments: Any) -> list[Any]:
+        items = taken(*arguments)
+        queue.shutdown()
+        client.close()
+        return items
+
+    monkeypatch.setattr(queue, "_taken", shut_down_behind)
+    assert (asyncio.run(queue.get_async()) if is_async else queue.get()) == "item"
 
 
 def test_wrong_arguments_are_named(opened: Opened, client: Client) -> None:
