@@ -136,14 +136,15 @@ class CatalogFile:
     def open(cls, path: Path, recorder: Recorder | None = None) -> CatalogFile:
         """Open the file that is there, with all its tables.
 
-        Raises CatalogMissing, CorruptData, UnsupportedFormatVersion.
+        Raises CatalogMissing, CorruptData, UnsupportedFormatVersion, BrokerPersistenceError.
         """
         if not path.is_file():
             raise CatalogMissing(f"{path} is not there")
         try:
             file = cls(path)
-            assert file._connection is not None
-            check_tables(file._connection)
+            with file._storing():
+                assert file._connection is not None
+                check_tables(file._connection)
             ((version,),) = file.execute("PRAGMA user_version")
             if version > CATALOG_VERSION:
                 raise UnsupportedFormatVersion(
@@ -158,7 +159,8 @@ class CatalogFile:
             if version == 2:
                 file.execute(f"PRAGMA user_version={CATALOG_VERSION}")
             if recorder is not None:
-                file._work_on_copy(recorder)
+                with file._storing():
+                    file._work_on_copy(recorder)
             file.executescript(_COUNTED)
         except sqlite3.DatabaseError as error:
             raise _not_ours(path, error) from None

@@ -105,6 +105,17 @@ def test_a_file_that_was_emptied_is_no_catalog_without_topics(tmp_path: Path, le
     assert path.stat().st_size == left
 
 
+def test_a_catalog_that_cannot_be_opened_just_now_is_not_called_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "meta.sqlite"
+    new_catalog(path).close()
+    path.with_name("meta.sqlite-wal").mkdir()
+    for use in (Catalog, read_catalog_identity):
+        with pytest.raises(BrokerPersistenceError, match=r"meta.sqlite cannot be .* disk"):
+            use(path)
+    path.with_name("meta.sqlite-wal").rmdir()
+    Catalog(path).close()
+
+
 def test_a_catalog_of_version_0_1_is_adopted_once(tmp_path: Path) -> None:
     path = tmp_path / "meta.sqlite"
     catalog = new_catalog(path)
