@@ -24,7 +24,7 @@ from pulsar_ray.model.traffic import Drops
 class NonPersistentDispatcher:
     """Decides who gets which message of one subscription of a non-persistent topic.
 
-    `can_take(consumer id)` returns whether a consumer's connection takes more bytes just now: as in Pulsar, a
+    `can_take(incarnation)` returns whether a consumer's connection takes more bytes just now: as in Pulsar, a
     slow reader loses messages and delays nobody. Unacknowledged messages are not counted. A batch goes whole
     for a single permit.
     """

@@ -12,7 +12,7 @@ from pulsar_ray.model.row_ranges import RowRanges
 ReportedRows = tuple[int, int, Sequence[tuple[int, int]]]
 """(ledger id, first entry id of a block, rows) that a consumer reports to hold."""
 Claim = tuple[int, RowRanges, bool]
-"""(consumer id, rows, whether the consumer was given a part of their batch only)."""
+"""(incarnation, rows, whether the consumer was given a part of their batch only)."""
 
 
 class ReturningConsumers:

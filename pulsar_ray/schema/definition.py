@@ -258,7 +258,8 @@ class CustomEnum(Field):
         if not issubclass(enum_type, Enum):
             raise TypeError(f"{enum_type} is not a valid Enum type")
         self.enum_type = enum_type
-        self.values = {member.value: member for member in enum_type}
+        # No field is given by another value, and not each can be a key.
+        self.values = {each.value: each for each in enum_type if isinstance(each.value, _ENUM_VALUES)}
         super().__init__(default, required, required_default)
 
     def type(self) -> str:

@@ -155,7 +155,7 @@ def test_wrong_arguments_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ({"name": ""}, "name=''"),
         ({"name": None}, "name=None"),
         ({"interval": 0}, "interval=0"),
-        ({"interval": float("inf")}, "interval=inf"),
+        ({"interval": float("inf")}, "interval=inf: give seconds, more than 0 and at most"),
         ({"interval": "5 seconds"}, "interval='5 seconds': give seconds"),
         ({"max_bytes_per_file": "64m"}, "max_bytes_per_file='64m': give bytes"),
         ({"until": "noon"}, "until='noon'"),

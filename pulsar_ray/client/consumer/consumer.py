@@ -404,8 +404,9 @@ class Consumer(LazyHandle):
                     partition.session.unsubscribe(self._deadline())
                 partition.ack_sender.forget()
         except BaseException:
-            if not self._ending.is_over:
-                self._partitions.go_on_discovering()
+            self._partitions.go_on_discovering()
+            if self._ending.is_over:  # another thread closed it meanwhile
+                self._partitions.stop_discovery()
             raise
         self._ending.leave(lambda: self._leave(quietly=True))
         if self._options.subscription_mode == SubscriptionMode.Durable:

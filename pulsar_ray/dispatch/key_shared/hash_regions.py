@@ -90,7 +90,7 @@ class AutoSplitRanges:
     slotting = Slotting.RANGE
 
     def __init__(self) -> None:
-        self._ends: list[tuple[int, int]] = []  # (end, consumer id), in order
+        self._ends: list[tuple[int, int]] = []  # (end, incarnation), in order
 
     def add(self, incarnation: int, name: str, spec: KeySharedSpec) -> None:
         """Split the largest region. Raises ConsumerAssignError once no region has two slots."""
@@ -136,7 +136,7 @@ class HashRing:
 
     def __init__(self, replica_points: int) -> None:
         self._replica_points = replica_points
-        self._points: SortedDict = SortedDict()  # slot -> consumer ids, in order of coming
+        self._points: SortedDict = SortedDict()  # slot -> incarnations, in order of coming
         self._names: dict[int, tuple[str, int]] = {}
 
     def add(self, incarnation: int, name: str, spec: KeySharedSpec) -> None:

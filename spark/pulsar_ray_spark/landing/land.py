@@ -150,7 +150,9 @@ def _check_sizes(until: object, interval: object, max_bytes_per_file: object) ->
     if until not in (None, "latest"):
         raise InvalidConfiguration(f'until={until!r}: give "latest", or nothing to go on')
     if not isinstance(interval, (int, float)) or not 0 < interval <= threading.TIMEOUT_MAX:
-        raise InvalidConfiguration(f"interval={interval!r}: give seconds, more than 0")
+        raise InvalidConfiguration(
+            f"interval={interval!r}: give seconds, more than 0 and at most {int(threading.TIMEOUT_MAX)}"
+        )
     if not isinstance(max_bytes_per_file, int) or max_bytes_per_file < 1:
         raise InvalidConfiguration(
             f"max_bytes_per_file={max_bytes_per_file!r}: give bytes, an int of at least 1"

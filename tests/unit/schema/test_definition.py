@@ -274,6 +274,7 @@ class Odd(Enum):
     nothing = None
     yes = True
     raw = b"x"
+    many = [1]  # noqa: RUF012 - a member
 
 
 class Enums(Record):
