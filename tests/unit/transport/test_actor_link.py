@@ -339,7 +339,7 @@ def test_a_carrier_that_cannot_be_written_is_lost(link_to: MakeLink) -> None:
 
 
 def test_endpoints_of_what_was_deleted_are_refused(link_to: MakeLink) -> None:
-    actor = Actor(SubscriptionNotFound("deleted"))
+    actor = Actor(*[SubscriptionNotFound("deleted")] * 100)
     link = link_to(actor)
     endpoint = Endpoint()
     link.add_endpoint(7, endpoint)
