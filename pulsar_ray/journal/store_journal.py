@@ -368,7 +368,8 @@ class StoreJournal:
     def take_back(self, partition: int) -> str:
         """Own a partition again that left, if nobody else does by now; blocks.
 
-        Returns the store that owns it then.
+        Returns the store that owns it then. Raises ServiceUnitNotReady while this life cannot have it back:
+        one that were opened before that would never get a receipt.
         """
         name = str(partition)
 
@@ -378,7 +379,10 @@ class StoreJournal:
                 await self._runner.run(life.depart(name))  # it was broken off before that was shipped
 
         self._result_of(call())
-        return self.take(partition)
+        owner = self.take(partition)
+        if owner == self._life.store and name in self._files.partitions() and self._files.left(name):
+            raise ServiceUnitNotReady(f"partition {partition} is not taken back yet: ask again")
+        return owner
 
     def let_go(self, partition: int) -> bool:
         """Drop a partition that another store owns by now; whether it is gone; blocks."""

@@ -20,6 +20,7 @@ from pulsar_ray.config import OFF
 from pulsar_ray.errors import (
     JournalDamaged,
     RemoteStoreRefused,
+    RemoteStoreUnavailable,
     ServiceUnitNotReady,
     StoreSealed,
 )
@@ -831,6 +832,38 @@ async def test_a_partition_that_was_shipped_and_is_no_more_removes_its_old_files
     partition.die()
     again = Partition(homes[0], OFF)
     assert len(list(again.directory.glob("manifest-*"))) == 1
+    again.die()
+    await asyncio.to_thread(journal.stop)
+
+
+@runs
+async def test_a_partition_that_left_is_taken_back_by_a_life_that_is_ready_alone(
+    homes: tuple[Path, Path], url: str
+) -> None:
+    journal = await asyncio.to_thread(started, homes[0], url)
+    partition = Partition(homes[0])
+    partition.publish(0)
+    await partition.until_confirmed(0)
+    partition.die()
+    await asyncio.to_thread(journal.depart, NUMBER)
+    await asyncio.to_thread(journal.stop)
+    create = FileStore.create
+
+    def without_journals(store: FileStore, key: str, body: bytes) -> bool:
+        if key.startswith("journal/"):
+            raise RemoteStoreUnavailable(f"{key}: the bucket is away")
+        return create(store, key, body)
+
+    with pytest.MonkeyPatch.context() as away:
+        away.setattr(FileStore, "create", without_journals)
+        journal = StoreJournal(homes[0], "store-a", url)
+        with pytest.raises(ServiceUnitNotReady, match="not taken back yet"):
+            await asyncio.to_thread(journal.take_back, NUMBER)
+    await asyncio.to_thread(journal.wait_ready, DEADLINE_S)
+    assert await asyncio.to_thread(journal.take_back, NUMBER) == "store-a"
+    again = Partition(homes[0])
+    again.publish(1)
+    await again.until_confirmed(1)
     again.die()
     await asyncio.to_thread(journal.stop)
 
