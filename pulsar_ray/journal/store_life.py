@@ -271,19 +271,19 @@ class StoreLife:
             except PulsarException as error:
                 # Its files cannot be read: it alone is not shipped, and not served.
                 self.untaken[partition] = error.text
+            else:
+                # Receipts would not wait for what no manifest names yet, were it queued when this is served.
+                self.tell(self._now, partition, self._synced_ends.pop(partition, {}), is_awaited=True)
         yield from self.until_shipped()
         yield from self.ownership.read()
         self.is_ready = True
-        self._take_told()
+        self._begin_told()
         self.settle()
 
-    def _take_told(self) -> None:
-        """Take what was told before this life was ready."""
-        here = set(self.directory.partitions())
-        for partition in sorted(self._synced_ends.keys() | here):
-            if partition in self._known:
-                self.tell(self._now, partition, self._synced_ends.pop(partition, {}), is_awaited=True)
-            elif partition in here and not self.directory.is_dropped(partition):
+    def _begin_told(self) -> None:
+        """Begin partitions that came into the journal before this life was ready."""
+        for partition in sorted(self.directory.partitions()):
+            if partition not in self._known and not self.directory.is_dropped(partition):
                 self._tasks.append(self.begin(partition))
 
     def look(self) -> Task[None]:

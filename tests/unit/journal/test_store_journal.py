@@ -800,6 +800,41 @@ async def test_a_segment_that_began_while_a_journal_started_is_not_taken_for_a_r
 
 
 @runs
+async def test_a_partition_is_served_when_all_is_shipped_that_it_told_while_its_journal_started(
+    homes: tuple[Path, Path], url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = await asyncio.to_thread(started, homes[0], url)
+    partition = Partition(homes[0])
+    partition.publish(0)
+    await partition.until_confirmed(0)
+    await asyncio.to_thread(journal.stop)
+    begun = partition.directory / segment_name(1 << 33, 0)  # no manifest names it yet
+    begun.write_bytes(b"a frame")
+    partition.link.synced(begun.name, 7)
+    may_go_on, list_keys, act = threading.Event(), FileStore.list, StoreJournal._act
+    shipped_when_served: list[bool] = []
+
+    def listed(store: FileStore, prefix: str) -> list[str]:
+        assert not prefix.startswith("index/") or may_go_on.wait(DEADLINE_S)
+        return list_keys(store, prefix)
+
+    def acted(journal: StoreJournal, action: Any) -> None:
+        shipped_when_served.append(begun.name in journal._life.mirror[str(NUMBER)].files)
+        act(journal, action)
+
+    monkeypatch.setattr(FileStore, "list", listed)
+    monkeypatch.setattr(StoreJournal, "_act", acted)
+    journal = await asyncio.to_thread(StoreJournal, homes[0], "store-a", url)
+    await until(lambda: journal._life._synced_ends)
+    may_go_on.set()
+    await asyncio.to_thread(journal.wait_ready, DEADLINE_S)
+    await until(lambda: shipped_when_served)
+    assert shipped_when_served == [True]
+    partition.die()
+    await asyncio.to_thread(journal.stop)
+
+
+@runs
 async def test_a_journal_that_starts_keeps_a_segment_that_the_manifest_is_about_to_name(
     homes: tuple[Path, Path], url: str
 ) -> None:
