@@ -376,7 +376,8 @@ class TopicRoutes:
         """Let a subscription begin at a message, or behind it if that is `excluded`."""
         body, topic = await body_of(request, (dict, str)), topic_of(request)
         position = given_id(body, topic)
-        if isinstance(body, dict) and _is_excluded(body) and position.entry_id() >= 0:
+        is_excluded = isinstance(body, dict) and _is_excluded(body)
+        if is_excluded and position not in (MessageId.earliest, MessageId.latest):
             # An entry comes whole, so that nothing but the whole of it can be left out.
             position = MessageId(position.partition(), position.ledger_id(), position.entry_id() + 1)
         await self._on_subscription(request, self._topics.reset_cursor, position, mapped=WRONG_KIND)

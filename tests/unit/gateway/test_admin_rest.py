@@ -118,6 +118,9 @@ def test_a_subscription_is_created_peeked_skipped_reset_and_deleted(
     assert call("GET", f"{path}/position/1").body == b"m1"
     assert call("POST", f"{path}/resetcursor", {**earliest, "excluded": True}).status == 204
     assert call("GET", f"{path}/position/1").body == b"m0"
+    latest = {"ledgerId": 2**63 - 1, "entryId": 2**63 - 1, "excluded": True}
+    assert call("POST", f"{path}/resetcursor", latest).status == 204
+    assert call("GET", f"{path}/position/1").status == 404
     assert call("POST", f"{path}/resetcursor", {**first, "excluded": "yes"}).status == 400
     assert call("POST", f"{path}/resetcursor/0").status == 204
     assert call("GET", f"{path}/position/1").body == b"m0"
