@@ -16,6 +16,7 @@ from tests.unit.journal.test_store_journal import (
     hold_back,
     homes,
     runs,
+    shipped_one,
     started,
     stored,
     taken_over,
@@ -32,10 +33,7 @@ async def test_a_partition_that_is_off_while_its_store_is_away_leaves_the_journa
     homes: tuple[Path, Path], url: str, *, is_restarted: bool
 ) -> None:
     first, second = homes
-    journal = await asyncio.to_thread(started, first, url)
-    partition = Partition(first)
-    partition.publish(0)
-    await partition.until_confirmed(0)
+    journal, partition = await shipped_one(first, url)
     await asyncio.to_thread(journal.stop)
     if is_restarted:
         partition.die()
@@ -62,10 +60,7 @@ async def test_a_store_that_dies_before_a_partition_has_left_the_journal_serves_
     homes: tuple[Path, Path], url: str
 ) -> None:
     first, _ = homes
-    journal = await asyncio.to_thread(started, first, url)
-    partition = Partition(first)
-    partition.publish(0)
-    await partition.until_confirmed(0)
+    journal, partition = await shipped_one(first, url)
     hold_back(journal)
     partition.link.set_durability(OFF, 30.0)
     await until(lambda: journal._life.files_of(str(NUMBER)) == {})

@@ -138,6 +138,15 @@ def started(home: Path, url: str) -> StoreJournal:
     return journal
 
 
+async def shipped_one(home: Path, url: str) -> tuple[StoreJournal, Partition]:
+    """Start a journal, and a partition with one message that is confirmed."""
+    journal = await asyncio.to_thread(started, home, url)
+    partition = Partition(home)
+    partition.publish(0)
+    await partition.until_confirmed(0)
+    return journal, partition
+
+
 def taken_over(home: Path, url: str, store: str = "store-a") -> list[str]:
     journal = started(home, url)
     try:
@@ -234,10 +243,7 @@ async def test_a_store_that_was_taken_over_serves_nothing_when_it_comes_back(
     homes: tuple[Path, Path], url: str
 ) -> None:
     first, second = homes
-    journal = await asyncio.to_thread(started, first, url)
-    partition = Partition(first)
-    partition.publish(0)
-    await partition.until_confirmed(0)
+    journal, partition = await shipped_one(first, url)
     partition.die()
     await asyncio.to_thread(journal.stop)
     await asyncio.to_thread(taken_over, second, url)
@@ -250,10 +256,7 @@ async def test_a_store_that_lives_and_was_taken_over_gives_no_receipt(
     homes: tuple[Path, Path], url: str
 ) -> None:
     first, second = homes
-    journal = await asyncio.to_thread(started, first, url)
-    partition = Partition(first)
-    partition.publish(0)
-    await partition.until_confirmed(0)
+    journal, partition = await shipped_one(first, url)
     await asyncio.to_thread(taken_over, second, url)
     partition.publish(1)
     await until(lambda: is_sealed(journal))
@@ -356,10 +359,7 @@ async def test_a_log_that_was_there_before_is_shipped_whole_when_that_begins(
 @runs
 async def test_the_ledgers_of_a_successor_are_others(homes: tuple[Path, Path], url: str) -> None:
     first, second = homes
-    journal = await asyncio.to_thread(started, first, url)
-    partition = Partition(first)
-    partition.publish(0)
-    await partition.until_confirmed(0)
+    journal, partition = await shipped_one(first, url)
     used = partition.log.last_position.ledger_id
     partition.die()
     await asyncio.to_thread(journal.stop)
@@ -411,10 +411,7 @@ async def test_a_dropped_partition_is_dropped_also_behind_a_restart(
     homes: tuple[Path, Path], url: str
 ) -> None:
     first, second = homes
-    journal = await asyncio.to_thread(started, first, url)
-    partition = Partition(first)
-    partition.publish(0)
-    await partition.until_confirmed(0)
+    journal, partition = await shipped_one(first, url)
     partition.die()
     assert await asyncio.to_thread(journal.drop, NUMBER)
     await until(lambda: not (first / "p" / str(NUMBER)).exists())
@@ -427,10 +424,7 @@ async def test_a_partition_that_goes_while_no_journal_runs_is_dropped_by_the_nex
     homes: tuple[Path, Path], url: str
 ) -> None:
     first, second = homes
-    journal = await asyncio.to_thread(started, first, url)
-    partition = Partition(first)
-    partition.publish(0)
-    await partition.until_confirmed(0)
+    journal, partition = await shipped_one(first, url)
     partition.die()
     await asyncio.to_thread(journal.stop)
     directory = first / "p" / str(NUMBER)
@@ -467,10 +461,7 @@ async def test_a_directory_that_lacks_what_was_shipped_is_not_served(
     homes: tuple[Path, Path], url: str
 ) -> None:
     first, second = homes
-    journal = await asyncio.to_thread(started, first, url)
-    partition = Partition(first)
-    partition.publish(0)
-    await partition.until_confirmed(0)
+    journal, partition = await shipped_one(first, url)
     partition.die()
     await asyncio.to_thread(journal.stop)
     (segment,) = (first / "p" / str(NUMBER)).glob("*.seg")
@@ -486,10 +477,7 @@ async def test_a_partition_that_nobody_can_read_keeps_no_other_one_from_being_sh
     homes: tuple[Path, Path], url: str
 ) -> None:
     first, second = homes
-    journal = await asyncio.to_thread(started, first, url)
-    partition = Partition(first)
-    partition.publish(0)
-    await partition.until_confirmed(0)
+    journal, partition = await shipped_one(first, url)
     partition.die()
     await asyncio.to_thread(journal.stop)
     damaged = first / "p" / "8"
@@ -628,10 +616,7 @@ async def test_a_directory_that_was_put_back_from_a_backup_is_not_served(
 ) -> None:
     first, second = homes
     write_identity(first, StoreIdentity("store-a"))
-    journal = await asyncio.to_thread(started, first, url)
-    partition = Partition(first)
-    partition.publish(0)
-    await partition.until_confirmed(0)
+    journal, partition = await shipped_one(first, url)
     back_up(first, tmp_path / "copy", 1)
     partition.publish(1)
     await partition.until_confirmed(0, 1)
@@ -683,10 +668,7 @@ async def test_a_partition_that_restarts_before_its_manifest_was_shipped_is_ship
     homes: tuple[Path, Path], url: str
 ) -> None:
     first, second = homes
-    journal = await asyncio.to_thread(started, first, url)
-    partition = Partition(first)
-    partition.publish(0)
-    await partition.until_confirmed(0)
+    journal, partition = await shipped_one(first, url)
     hold_back(journal)
     for _ in range(2):
         partition.log._files.log.rewrite([to_log(each) for each in partition.log._state.snapshot()])
@@ -737,10 +719,7 @@ async def test_an_index_is_written_although_a_subscription_was_removed(
 async def test_what_a_former_owner_told_is_taken_before_what_its_successor_tells(
     homes: tuple[Path, Path], url: str
 ) -> None:
-    journal = await asyncio.to_thread(started, homes[0], url)
-    partition = Partition(homes[0])
-    partition.publish(0)
-    await partition.until_confirmed(0)
+    journal, partition = await shipped_one(homes[0], url)
     door, shipping = journal._door, journal._life.shipping
     shipping.cut = Cut(queued_appends=0)  # nothing is read for now
     (former,) = door._tellers.values()
@@ -803,10 +782,7 @@ async def test_a_segment_that_began_while_a_journal_started_is_not_taken_for_a_r
 async def test_a_partition_is_served_when_all_is_shipped_that_it_told_while_its_journal_started(
     homes: tuple[Path, Path], url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    journal = await asyncio.to_thread(started, homes[0], url)
-    partition = Partition(homes[0])
-    partition.publish(0)
-    await partition.until_confirmed(0)
+    journal, partition = await shipped_one(homes[0], url)
     await asyncio.to_thread(journal.stop)
     begun = partition.directory / segment_name(1 << 33, 0)  # no manifest names it yet
     begun.write_bytes(b"a frame")
@@ -860,10 +836,7 @@ async def test_a_journal_that_starts_keeps_a_segment_that_the_manifest_is_about_
 async def test_a_partition_that_was_shipped_and_is_no_more_removes_its_old_files(
     homes: tuple[Path, Path], url: str
 ) -> None:
-    journal = await asyncio.to_thread(started, homes[0], url)
-    partition = Partition(homes[0])
-    partition.publish(0)
-    await partition.until_confirmed(0)
+    journal, partition = await shipped_one(homes[0], url)
     partition.die()
     again = Partition(homes[0], OFF)
     assert len(list(again.directory.glob("manifest-*"))) == 1
@@ -875,10 +848,7 @@ async def test_a_partition_that_was_shipped_and_is_no_more_removes_its_old_files
 async def test_a_partition_that_left_is_taken_back_by_a_life_that_is_ready_alone(
     homes: tuple[Path, Path], url: str
 ) -> None:
-    journal = await asyncio.to_thread(started, homes[0], url)
-    partition = Partition(homes[0])
-    partition.publish(0)
-    await partition.until_confirmed(0)
+    journal, partition = await shipped_one(homes[0], url)
     partition.die()
     await asyncio.to_thread(journal.depart, NUMBER)
     await asyncio.to_thread(journal.stop)
@@ -908,10 +878,7 @@ async def test_a_partition_whose_file_was_cut_gets_no_receipt_by_what_others_shi
     homes: tuple[Path, Path], url: str
 ) -> None:
     first, second = homes
-    journal = await asyncio.to_thread(started, first, url)
-    partition = Partition(first)
-    partition.publish(0)
-    await partition.until_confirmed(0)
+    journal, partition = await shipped_one(first, url)
     hold_back(journal)
     partition.publish(1)
     await until(lambda: journal.status()["waitingBytes"] > 0)
