@@ -32,11 +32,14 @@ class CatalogDisk:
             if self._kept:
                 return False
             for fd in self._descriptors():
-                other = (
-                    os.open(self._log, os.O_RDONLY)
-                    if fault == WRITE_ERROR
-                    else os.open(os.devnull, os.O_RDWR)
-                )
+                try:
+                    other = (
+                        os.open(self._log, os.O_RDONLY)
+                        if fault == WRITE_ERROR
+                        else os.open(os.devnull, os.O_RDWR)
+                    )
+                except FileNotFoundError:
+                    break  # the catalog was closed just now
                 self._kept[fd] = os.dup(fd)
                 os.dup2(other, fd, inheritable=False)
                 os.close(other)
