@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 
+from pulsar_ray.admin.topics import Topics as AdminTopics
 from pulsar_ray.client.client import Client
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.data.planning.broker_planner import BrokerPlanner
@@ -131,6 +132,13 @@ class Streamer:
 
 def numbered(*bounds: int) -> list[str]:
     return [f"m{number}" for number in range(*bounds)]
+
+
+def make_anew(topics: AdminTopics, topic: str, partitions: int) -> None:
+    """Delete a topic, and make one of its name, without partitions for 0, whose messages are kept."""
+    topics.delete(topic, force=True)
+    topics.create_partitioned_topic(topic, partitions) if partitions else topics.create_topic(topic)
+    topics.create_subscription(topic, "keep")
 
 
 def publish_to(client: Client, topic: str, values: Iterable[str]) -> None:

@@ -39,6 +39,7 @@ from pulsar_ray_spark.rounds import running_rounds
 from pulsar_ray_spark.rounds.plan_log import PlanLog, log_topic
 from pulsar_ray_spark.rounds.topic_source import PlannedPartition, TopicSource, check_kept, full_names
 from tests.conformance.broker import Broker
+from tests.spark.streamer import make_anew
 
 NAME = "orders"
 ROUNDS = log_topic(f"landing-{NAME}")
@@ -278,9 +279,7 @@ def test_a_topic_that_was_deleted_and_made_anew_is_another_one(
     publish(topic, landed)
     lander.land()
     publish(topic, numbered(10, 20))
-    topics.delete(topic, force=True)
-    topics.create_partitioned_topic(topic, partitions) if partitions else topics.create_topic(topic)
-    topics.create_subscription(topic, "keep")
+    make_anew(topics, topic, partitions)
     publish(topic, numbered(20, 25))
     for _ in range(2):
         with pytest.raises(DataLost, match=f"{topic}.*made anew since.*fail_on_data_loss=False"):
@@ -689,9 +688,7 @@ def test_a_topic_that_is_made_anew_with_other_partitions_ends_a_landing_unless_m
     publish(topic, numbered(9))
     lander.land()
     publish(topic, numbered(9, 30))
-    topics.delete(topic, force=True)
-    topics.create_partitioned_topic(topic, after) if after else topics.create_topic(topic)
-    topics.create_subscription(topic, "keep")
+    make_anew(topics, topic, after)
     publish(topic, numbered(30, 40))
     for _ in range(2):
         with pytest.raises(DataLost, match=f"{topic}.* was deleted|{topic}.*made anew since"):

@@ -18,7 +18,7 @@ from pulsar_ray_spark.errors import QueryInUse, QueryMismatch
 from pulsar_ray_spark.streaming.batch_limits import BatchLimits
 from pulsar_ray_spark.streaming.query_topics import forget_query, plan_topic, subscription_of
 from tests.conformance.broker import Broker
-from tests.spark.streamer import NAME, Killed, Killer, Streamer, numbered, publish_to
+from tests.spark.streamer import NAME, Killed, Killer, Streamer, make_anew, numbered, publish_to
 
 
 @pytest.fixture
@@ -303,9 +303,7 @@ def test_a_topic_that_is_replaced_under_a_query_ends_it_unless_messages_may_be_l
     if is_planned:
         with pytest.raises(Killed):
             streamer.stream(killer=Killer(2))
-    topics.delete(topic, force=True)
-    topics.create_topic(topic)
-    topics.create_subscription(topic, "keep")
+    make_anew(topics, topic, 0)
     publish(topic, numbered(10, 15))
     for _ in range(2):
         with pytest.raises(DataLost, match=f"{topic}.*made anew since"):
@@ -332,9 +330,7 @@ def test_a_topic_that_is_made_anew_with_other_partitions_ends_a_query_unless_mes
     if is_planned:
         with pytest.raises(Killed):
             streamer.stream(killer=Killer(2))
-    topics.delete(topic, force=True)
-    topics.create_partitioned_topic(topic, after) if after else topics.create_topic(topic)
-    topics.create_subscription(topic, "keep")
+    make_anew(topics, topic, after)
     publish(topic, numbered(30, 40))
     for _ in range(2):
         with pytest.raises(DataLost, match=f"{topic}.* was deleted|{topic}.*made anew since"):
