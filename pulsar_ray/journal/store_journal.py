@@ -369,7 +369,7 @@ class StoreJournal:
         """Own a partition again that left, if nobody else does by now; blocks.
 
         Returns the store that owns it then. Raises ServiceUnitNotReady while this life cannot have it back:
-        one that were opened before that would never get a receipt.
+        opened before that, the partition would give no receipts.
         """
         name = str(partition)
 
