@@ -330,7 +330,7 @@ class Dispatcher:
         if self.type.keyed is not None and self._returning.claims and self.blocks_wanted() > 0:
             # A consumer that reports a message keeps its key: first find out which one that is.
             return []
-        if self.blocks.suspects.are_known:
+        if self.blocks.suspects.groups:
             self.blocks.suspects.sweep()
         source: GrantSource = self._granting
         if self._rated is not None:
@@ -392,7 +392,7 @@ class Dispatcher:
 
     def has_more(self, last: Position) -> bool | None:
         """Whether anything up to `last` is still to be delivered; None while not known."""
-        waits = self.blocks.waiting_messages > 0 or self.blocks.suspects.are_waiting
+        waits = self.blocks.waiting_messages > 0 or bool(self.blocks.suspects.waiting)
         return waits or self._intake.has_unread(last)
 
     def is_under_way(self, incarnation: int, received: int) -> bool:

@@ -135,7 +135,7 @@ class SubscriptionTurn:
     def has_work(self) -> bool:
         """Whether anything is left to grant, or to feed the core with."""
         core, blocks = self._core, self._core.blocks
-        is_left = blocks.waiting_messages or blocks.suspects.are_waiting
+        is_left = blocks.waiting_messages or blocks.suspects.waiting
         return bool(is_left) or core.read_position <= self._log.last
 
     @property

@@ -180,7 +180,7 @@ class BlockIntake:
             cursor.extend(_before(read_position))
             self.read_position = Position(*read_position)
             self._has_read = True
-            if blocks.suspects.are_known:
+            if blocks.suspects.groups:
                 blocks.suspects.has_read(self.read_position)
         if self._has_read and self._returning.claims:
             self._returning.drop_below(self.read_position)
@@ -248,7 +248,7 @@ class BlockIntake:
         if block is not None:
             for part, count in self._counted(ref, rows):
                 self._blocks.put_back(block, part, count)
-            if self._blocks.suspects.are_known:
+            if self._blocks.suspects.groups:
                 self._blocks.suspect(block)
 
     def has_unacknowledged(self, ref: BlockRef) -> bool:
@@ -289,7 +289,7 @@ class BlockIntake:
     def pass_removed(self, behind: Position) -> None:
         """Read on at a position behind: nothing before it is left to read."""
         self.read_position, self._has_read = behind, True
-        if self._blocks.suspects.are_known:
+        if self._blocks.suspects.groups:
             self._blocks.suspects.has_read(behind)
         if self._returning.claims:
             self._returning.drop_below(behind)
@@ -346,7 +346,7 @@ class BlockIntake:
     def _add(self, block: DispatchBlock, rows: RowSet) -> None:
         claims = self._returning.claims.pop(block.key, ()) if self._returning.claims else ()
         self._blocks.add(block, self._counted(block.ref, rows))
-        if self._blocks.suspects.are_known:
+        if self._blocks.suspects.groups:
             self._blocks.suspect(block)
         for incarnation, claimed, is_part in claims:
             rows = row_sets.of_ranges(claimed)

@@ -110,11 +110,11 @@ class KeySharedPolicy:
     def dispatch(self, source: GrantSource) -> list[Grant]:
         """Grant until no consumer has room or nothing is left for those who have."""
         grants: list[Grant] = []
-        if self._blocks.suspects.are_known:
+        if self._blocks.suspects.groups:
             end_patience(self.routes.consumers, source)
         self._update_index(source.now_ms)
         kept: set[int] = set()
-        if self._blocks.suspects.are_waiting:
+        if self._blocks.suspects.waiting:
             kept = dispatch_to_owners(self.routes, self.index, self._has_others, source, grants)
         for number, consumer in enumerate(self.routes.consumers):
             # Most have no permits most of the time; asking for a blocked one's room may end that.
@@ -133,11 +133,13 @@ class KeySharedPolicy:
         return bool(self.index.ready[number] or self._blocks.fresh)
 
     def _update_index(self, now_ms: int) -> None:
-        self._pass_by_fresh()
-        if self._blocks.suspects.version != self._suspects_seen:
+        blocks = self._blocks
+        if blocks.fresh and (blocks.waiting or blocks.suspects.waiting):
+            self._pass_by_fresh()
+        if blocks.suspects.version != self._suspects_seen:
             self._hold_suspects()
         if self._must_rebuild:
-            self.index.rebuild(self._blocks.waiting, now_ms)
+            self.index.rebuild(blocks.waiting, now_ms)
         else:
             for slot in self._freed:
                 self.index.free(slot, now_ms)
@@ -162,12 +164,8 @@ class KeySharedPolicy:
 
         A block can come back that was never dispatched here: its consumer had it from a former dispatcher.
         """
-        fresh, waiting = self._blocks.fresh, self._blocks.waiting
-        if not fresh:
-            return
-        last = waiting.peekitem(-1)[0] if waiting else (-1, -1)
-        if (suspect := self._blocks.suspects.highest()) is not None:
-            last = max(last, suspect.key)
+        fresh, waiting, suspects = self._blocks.fresh, self._blocks.waiting, self._blocks.suspects.waiting
+        last = max(blocks.peekitem(-1)[0] for blocks in (waiting, suspects) if blocks)
         while fresh and fresh[0].key <= last:
             block = fresh.popleft()
             if block.waiting:

@@ -62,7 +62,7 @@ class SharedPolicy:
         """Grant until no consumer has room or nothing waits."""
         grants: list[Grant] = []
         blocks = source.blocks
-        kept_free = self._kept_free(source, grants) if blocks.suspects.are_known else None
+        kept_free = self._kept_free(source, grants) if blocks.suspects.groups else None
         # Those who had better wait for a whole block do so until the block at the head is another one.
         resting: set[Consumer] = {kept_free} if kept_free is not None else set()
         at_least = len(resting)

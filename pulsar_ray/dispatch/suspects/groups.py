@@ -22,47 +22,35 @@ class SuspectGroups:
 
     def __init__(self, remember: Callable[[dict[int, SuspectRows]], None]) -> None:
         self._remember = remember
-        self._groups: dict[int, SuspectGroup] = {}
-        self._blocks: SortedDict = SortedDict()
+        self.groups: dict[int, SuspectGroup] = {}
+        """By number, those that wait or are being tried: none before a consumer crashes."""
+        self.waiting: SortedDict = SortedDict()
+        """The blocks by key that have suspects that wait; others are being tried."""
         self._read_to: Key = (1 << 62, 0)
         """Where reading has come to after a restart: members behind it may still come."""
         self.version = 0
         """Rises with every change of what waits or is tried."""
 
-    @property
-    def are_waiting(self) -> bool:
-        """Whether suspects wait; others are being tried."""
-        return bool(self._blocks)
-
-    @property
-    def are_known(self) -> bool:
-        """Whether there are any, that wait or are being tried."""
-        return bool(self._groups)
-
     def __iter__(self) -> Iterator[SuspectGroup]:
-        return iter(list(self._groups.values()))
+        return iter(list(self.groups.values()))
 
     def __contains__(self, key: Key) -> bool:
         """Whether suspects of this block wait."""
-        return key in self._blocks
+        return key in self.waiting
 
     def lowest(self) -> DispatchBlock | None:
         """The lowest block with suspects that wait."""
-        return self._blocks.peekitem(0)[1] if self._blocks else None
-
-    def highest(self) -> DispatchBlock | None:
-        """The highest block with suspects that wait."""
-        return self._blocks.peekitem(-1)[1] if self._blocks else None
+        return self.waiting.peekitem(0)[1] if self.waiting else None
 
     def block(self, key: Key) -> DispatchBlock:
         """The block of suspects that wait."""
-        found: DispatchBlock = self._blocks[key]
+        found: DispatchBlock = self.waiting[key]
         return found
 
     def group_of(self, block: DispatchBlock) -> SuspectGroup:
         """The group of the first row of a block that waits as a suspect."""
         first = 1 << row_sets.first(counted_rows.rows_of(block.suspects))
-        return next(g for g in self._groups.values() if g.waiting.get(block.key, 0) & first)
+        return next(g for g in self.groups.values() if g.waiting.get(block.key, 0) & first)
 
     # ---- coming
 
@@ -71,11 +59,11 @@ class SuspectGroups:
 
         Without `origin` it has one of its own.
         """
-        number = max(self._groups, default=0) + 1
+        number = max(self.groups, default=0) + 1
         if origin is not None:
             number = max(number, origin + 1)
         group = SuspectGroup(number, number if origin is None else origin, dict(members))
-        self._groups[number] = group
+        self.groups[number] = group
         self._changed()
         return group
 
@@ -87,7 +75,7 @@ class SuspectGroups:
         self._read_to = read_to
         for number, (origin, rows) in known.items():
             members = {(ledger, first): row_sets.of_ranges(ranges) for ledger, first, ranges in rows}
-            self._groups[number] = SuspectGroup(number, origin, members)
+            self.groups[number] = SuspectGroup(number, origin, members)
         self._changed()
 
     def members_of(self, key: Key) -> list[tuple[SuspectGroup, RowSet]]:
@@ -104,7 +92,7 @@ class SuspectGroups:
         else:
             counted_rows.insert(block.suspects, rows, count)
         group.waiting[block.key] = group.waiting.get(block.key, 0) | rows
-        self._blocks[block.key] = block
+        self.waiting[block.key] = block
         self.version += 1
 
     # ---- going
@@ -146,14 +134,14 @@ class SuspectGroups:
 
     def forget(self, group: SuspectGroup) -> None:
         """Forget a group; none of its rows may wait."""
-        if self._groups.pop(group.number, None) is not None:
+        if self.groups.pop(group.number, None) is not None:
             self._changed()
 
     def clear(self) -> None:
         """Forget every group."""
-        had_any = bool(self._groups)
-        self._groups.clear()
-        self._blocks.clear()
+        had_any = bool(self.groups)
+        self.groups.clear()
+        self.waiting.clear()
         if had_any:
             self._changed()
 
@@ -167,14 +155,14 @@ class SuspectGroups:
 
     def _forget_if_empty(self, block: DispatchBlock) -> None:
         if not block.suspects:
-            self._blocks.pop(block.key, None)
+            self.waiting.pop(block.key, None)
 
     def _changed(self) -> None:
         self.version += 1
         self._remember(
             {
                 group.number: SuspectRows(group.origin, tuple(_described(group.members)))
-                for group in self._groups.values()
+                for group in self.groups.values()
             }
         )
 

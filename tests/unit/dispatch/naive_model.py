@@ -304,7 +304,7 @@ class NaiveModel:
                 for message in messages_of(block.ref, ranges_of(delivery.rows)):
                     if message in self.holder:
                         self.holder[message] = (self.holder[message][0], delivery.group is not None)
-        if not self.dispatcher.blocks.suspects.are_known:
+        if not self.dispatcher.blocks.suspects.groups:
             self.patience = False
 
     def validate(self) -> None:
