@@ -4,8 +4,8 @@ There is no I/O and no clock.
 
 Life of a block: offered in the order of the log -> waiting -> granted to a consumer (pending) ->
 acknowledged, or waiting again. The dispatcher's owner feeds it (`offer` while `blocks_wanted`), calls
-`dispatch` after any event that may have made room or work, `expire` at `next_deadline`, and flushes the
-cursor. Costs are per block and per range.
+`dispatch` after any event that may have made room or work, `expire` at the deadline of `returning`, and
+flushes the cursor. Costs are per block and per range.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class Dispatcher:
         """Rises whenever reading starts over, as behind a seek; what was read before is ignored."""
         self.consumers: dict[int, Consumer] = {}
         self.blocks = DispatchBlocks(cursor.remember_suspects)
-        self._returning = ReturningConsumers(cursor.consumers.values(), now_ms + settings.reattach_grace_ms)
+        self.returning = ReturningConsumers(cursor.consumers.values(), now_ms + settings.reattach_grace_ms)
+        """Those from before a restart: `expire`, then `dispatch`, are due when their grace ends."""
         subscription = cursor.subscription
         self.delayed = DelayedBlocks(
             settings,
@@ -73,22 +74,24 @@ class Dispatcher:
         )
         self._acknowledgments = Acknowledgments(cursor, self.blocks)
         self._intake = BlockIntake(
-            cursor, self.blocks, self._returning, self.consumers, self.delayed, self._acknowledgments
+            cursor, self.blocks, self.returning, self.consumers, self.delayed, self._acknowledgments
         )
         self._redelivery = Redelivery(cursor, self.blocks)
         self._blame = Blame(self.blocks, self._redelivery)
-        self._limits = UnackedLimits(settings, self.blocks)
         self.type = SubscriptionType(settings, self.blocks)
         """The type of its consumers, with its policy and its slots of keys."""
-        self._read_ahead = ReadAhead(settings, self.blocks, self._returning, self.consumers, self.type)
+        self._limits = UnackedLimits(settings, self.blocks, self.type, is_durable=subscription.is_durable)
+        self.room = self._limits.room
+        self._read_ahead = ReadAhead(settings, self.blocks, self.returning, self.consumers, self.type)
         self.blocks_wanted = self._read_ahead.messages_wanted
         self.due_wanted = self._read_ahead.due_wanted
         self._requests = RedeliveryRequests(
-            self._redelivery, self._returning, self.consumers, self.type, self.blocks
+            self._redelivery, self.returning, self.consumers, self.type, self.blocks
         )
         limits = self._limits if subscription.is_durable else None
         self._granting = GrantMaker(cursor.counts, self.blocks, self.type, self.room, limits)
-        self._rated = RatedGrants.of(settings, self._granting, None)
+        self.rated = RatedGrants.of(settings, self._granting, None)
+        """None unless no more than so much is delivered a second."""
         self.now_ms = now_ms
 
     # ---- consumers
@@ -108,13 +111,13 @@ class Dispatcher:
 
         Either they exclude each other, or there is one place left. One that `was_open` has a place of its
         own, however many there may be. `attach_consumer` would raise ConsumerBusy, or let in one too many;
-        better ask again at `next_deadline`.
+        better ask again when `returning` has its deadline.
         """
         if spec.incarnation in self.consumers:
             return False
         limit = 0 if was_open else self.settings.max_consumers_per_subscription
-        fill_up = self._returning.fill_up(spec.incarnation, len(self.consumers), limit)
-        return fill_up or self._returning.keeps_out(spec)
+        fill_up = self.returning.fill_up(spec.incarnation, len(self.consumers), limit)
+        return fill_up or self.returning.keeps_out(spec)
 
     def attach_consumer(
         self,
@@ -158,7 +161,7 @@ class Dispatcher:
         self._limit_chunks()
         self.type.policy.join(consumer)
         self.cursor.remember_consumer(KnownConsumer(spec.incarnation, spec.name, int(spec.consumer_type)))
-        self._returning.came_back(spec.incarnation)
+        self.returning.came_back(spec.incarnation)
         if not self._precedes_seek(generation):
             self._intake.restore(consumer, held, parts)
         if credit:
@@ -166,7 +169,7 @@ class Dispatcher:
         return Attachment(False, self.generation, [])
 
     def _admit(self, spec: ConsumerSpec) -> None:
-        if self._returning.keeps_out(spec):
+        if self.returning.keeps_out(spec):
             raise ConsumerBusy(
                 f"a consumer from before the restart may still come back and excludes {spec.name!r}"
             )
@@ -203,7 +206,7 @@ class Dispatcher:
             crash = self._blame.crashed(consumer, handed_over)
         else:
             self._redelivery.give_up(consumer)
-        self._returning.forget(incarnation)
+        self.returning.forget(incarnation)
         self.cursor.forget_consumer(incarnation)
         return crash
 
@@ -212,17 +215,13 @@ class Dispatcher:
 
     def expire(self, now_ms: int) -> None:
         """Wait no longer for consumers known from before a restart, once their grace is over."""
-        for incarnation in self._returning.stop_waiting(now_ms):
+        for incarnation in self.returning.stop_waiting(now_ms):
             self.cursor.forget_consumer(incarnation)
 
     def await_no_more(self, incarnation: int) -> None:
         """Wait no longer for a consumer known from before a restart, for it was closed."""
-        if self._returning.came_back(incarnation):
+        if self.returning.came_back(incarnation):
             self.cursor.forget_consumer(incarnation)
-
-    def next_deadline(self) -> int | None:
-        """When `expire` and then `dispatch` are due, None if never."""
-        return self._returning.deadline_ms if self._returning.awaited else None
 
     # ---- reading and granting
 
@@ -244,7 +243,7 @@ class Dispatcher:
 
         None while anything is outstanding; also where it may be delayed, a chunk, or claimed by a consumer.
         """
-        if self.blocks.index or self.blocks.chunks or self._returning.claims:
+        if self.blocks.index or self.blocks.chunks or self.returning.claims:
             return None
         if self.delayed.left_through is not None:
             return None
@@ -306,16 +305,16 @@ class Dispatcher:
         policy = self.type.electing
         if policy is None:
             return []
-        if self._returning.is_waiting(now_ms):
+        if self.returning.is_waiting(now_ms):
             return []
         former, active = policy.elected, policy.elect(self.topic)
-        holding = [c for i, c in self.consumers.items() if c.deliveries or self._returning.has_claims(i)]
+        holding = [c for i, c in self.consumers.items() if c.deliveries or self.returning.has_claims(i)]
         is_first = former is None and self.generation == after_seeks(self.cursor.generation)
         if (former is active or is_first) and all(consumer is active for consumer in holding):
             return []
         for consumer in holding:
             self._redelivery.give_up(consumer)
-            self._returning.forget(consumer.spec.incarnation)
+            self.returning.forget(consumer.spec.incarnation)
         self.generation += 1
         return [self._drop_queue(consumer) for consumer in self.consumers.values()]
 
@@ -325,26 +324,18 @@ class Dispatcher:
         Nothing is, while consumers known from before a restart are awaited.
         """
         self.now_ms = now_ms
-        if self._returning.awaited and self._returning.is_waiting(now_ms):
+        if self.returning.awaited and self.returning.is_waiting(now_ms):
             return []
-        if self.type.keyed is not None and self._returning.claims and self.blocks_wanted() > 0:
+        if self.type.keyed is not None and self.returning.claims and self.blocks_wanted() > 0:
             # A consumer that reports a message keeps its key: first find out which one that is.
             return []
         if self.blocks.suspects.groups:
             self.blocks.suspects.sweep()
         source: GrantSource = self._granting
-        if self._rated is not None:
-            source = self._rated
+        if self.rated is not None:
+            source = self.rated
         source.now_ms = now_ms
         return self.type.policy.dispatch(source)
-
-    def room(self, consumer: Consumer) -> int:
-        """How many messages a consumer may get now; 0 or less: none."""
-        if self.is_full_of_pending_acks:
-            return 0
-        if not self.type.policy.limits_unacked or not self.cursor.subscription.is_durable:
-            return consumer.room(0)
-        return self._limits.room(consumer)
 
     def take_properties(self, properties: dict[str, str]) -> None:
         """Let other properties of the subscription hold from now on."""
@@ -355,35 +346,25 @@ class Dispatcher:
         """Hold messages back from now on only where the settings of now do."""
         if self.type.policy.limits_unacked:
             self._limits.settings_changed(self.consumers.values())
-        self._rated = RatedGrants.of(self.settings, self._granting, self._rated)
+        self.rated = RatedGrants.of(self.settings, self._granting, self.rated)
         self.delayed.settings_changed()
-
-    @property
-    def has_rate(self) -> bool:
-        """Whether no more than so much is delivered a second."""
-        return self._rated is not None
 
     def throttled_ms(self, now_ms: int) -> int:
         """How long the dispatch rate lets nothing go; then `dispatch` is due."""
-        return 0 if self._rated is None else self._rated.limit.wait_ms(now_ms)
+        return 0 if self.rated is None else self.rated.limit.wait_ms(now_ms)
 
     # ---- what keeps messages from going out
 
     @property
     def awaits_consumers(self) -> bool:
         """Whether nothing is dispatched because consumers from before a restart may come back."""
-        return self._returning.is_waiting(self.now_ms)
+        return self.returning.is_waiting(self.now_ms)
 
     @property
     def is_full_of_unacked(self) -> bool:
         """Whether the subscription has as many unacknowledged messages as it may."""
         limit = self.settings.max_unacked_messages_per_subscription
         return self.type.policy.limits_unacked and 0 < limit <= self.blocks.unacked_messages
-
-    @property
-    def is_full_of_pending_acks(self) -> bool:
-        """Whether consumers hold as many unacknowledged deliveries as this process has memory for."""
-        return 0 < self.settings.max_pending_acks_per_subscription <= self.blocks.pending_acks
 
     @property
     def has_unread(self) -> bool:
@@ -408,7 +389,7 @@ class Dispatcher:
             return "its receiver queue is full"
         if consumer.trial.deliveries and not consumer.trial.is_over:
             return "it works on messages of which one may have ended another consumer"
-        if self.is_full_of_pending_acks:
+        if 0 < self.settings.max_pending_acks_per_subscription <= self.blocks.pending_acks:
             return (
                 "max_pending_acks_per_subscription is reached: "
                 f"{self.blocks.pending_acks} entries are unacknowledged"
@@ -510,7 +491,7 @@ class Dispatcher:
         `position` must be valid and held by the partition. Flush the cursor before answering.
         """
         self.blocks.clear()
-        self._returning.claims.clear()
+        self.returning.claims.clear()
         self._requests.clear()
         before = Position(position.ledger_id, position.entry_id - 1) if position > EARLIEST else EARLIEST
         self.cursor.reset(before)

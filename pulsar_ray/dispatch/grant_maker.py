@@ -17,11 +17,19 @@ from pulsar_ray.model.row_sets import RowSet
 
 
 class UnackedLimits:
-    """A limit that was reached holds until half is acknowledged; 0 means no limit."""
+    """A limit that was reached holds until half is acknowledged; 0 means no limit.
 
-    def __init__(self, settings: DispatchSettings, blocks: DispatchBlocks) -> None:
+    The limits of unacknowledged messages are for durable subscriptions of some types, that of pending
+    deliveries is for all.
+    """
+
+    def __init__(
+        self, settings: DispatchSettings, blocks: DispatchBlocks, kind: SubscriptionType, *, is_durable: bool
+    ) -> None:
         self._settings = settings
         self._blocks = blocks
+        self._type = kind
+        self._is_durable = is_durable
         self._in_force = self._limits()
         self.is_blocked = False
         """Nothing is dispatched until half of the subscription's limit is acknowledged."""
@@ -33,12 +41,16 @@ class UnackedLimits:
 
     def room(self, consumer: Consumer) -> int:
         """How many messages a consumer may get now; 0 or less: none."""
-        settings = self._settings
+        settings, blocks = self._settings, self._blocks
+        if 0 < settings.max_pending_acks_per_subscription <= blocks.pending_acks:
+            return 0
+        if not (self._is_durable and self._type.policy.limits_unacked):
+            return consumer.room(0)
         room = consumer.room(settings.max_unacked_messages_per_consumer)
         limit = settings.max_unacked_messages_per_subscription
         if not limit:
             return room
-        unacked = self._blocks.unacked_messages
+        unacked = blocks.unacked_messages
         if self.is_blocked and unacked >= limit // 2:
             return 0
         self.is_blocked = False

@@ -24,16 +24,12 @@ class ReturningConsumers:
     def __init__(self, known: Iterable[KnownConsumer], grace_until_ms: int) -> None:
         self.awaited = {consumer.incarnation: consumer for consumer in known}
         """By id: those that may still come back."""
-        self._grace_until_ms = grace_until_ms
+        self.grace_until_ms = grace_until_ms
+        """When waiting ends, if anybody is awaited then."""
         self.claims: dict[tuple[int, int], list[Claim]] = {}
 
-    @property
-    def deadline_ms(self) -> int | None:
-        """When waiting ends; None if nobody is awaited."""
-        return self._grace_until_ms if self.awaited else None
-
     def is_waiting(self, now_ms: int) -> bool:
-        return bool(self.awaited) and now_ms < self._grace_until_ms
+        return bool(self.awaited) and now_ms < self.grace_until_ms
 
     def keeps_out(self, spec: ConsumerSpec) -> bool:
         """Whether somebody who is awaited excludes this consumer, or may do so.
@@ -62,7 +58,7 @@ class ReturningConsumers:
 
     def stop_waiting(self, now_ms: int) -> list[int]:
         """Once the grace period is over: the consumers that did not come."""
-        if now_ms < self._grace_until_ms:
+        if now_ms < self.grace_until_ms:
             return []
         missing = list(self.awaited)
         self.awaited.clear()

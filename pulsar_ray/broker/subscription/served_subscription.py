@@ -180,7 +180,7 @@ class ServedSubscription:
 
     async def wait_for_known(self) -> None:
         """Wait until consumers from before a restart are back, or their grace is over."""
-        while self.core.next_deadline() is not None:
+        while self.core.returning.awaited:
             await self._wait_for_one()
 
     def await_no_more(self, incarnation: int) -> None:
@@ -190,8 +190,8 @@ class ServedSubscription:
         self._durability.flush_soon()
 
     async def _wait_for_one(self) -> None:
-        deadline_ms = self.core.next_deadline()
-        left_s = LONGEST_WAIT_S if deadline_ms is None else (deadline_ms - self.now_ms()) / 1000
+        returning = self.core.returning
+        left_s = (returning.grace_until_ms - self.now_ms()) / 1000 if returning.awaited else LONGEST_WAIT_S
         # When one of them is back, or its time is over, there is a turn.
         await self.turn.wait_run(min(LONGEST_WAIT_S, max(SHORTEST_WAIT_S, left_s)))
         self.core.expire(self.now_ms())
@@ -415,7 +415,7 @@ class ServedSubscription:
         Where the number of consumers is limited each holds its place, which others could take meanwhile.
         """
         core = self.core
-        if core.next_deadline() is not None:
+        if core.returning.awaited:
             return True
         settings = core.settings
         if self.consumers and (settings.max_consumers_per_subscription or settings.max_consumers_per_topic):

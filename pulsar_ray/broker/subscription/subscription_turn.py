@@ -168,10 +168,10 @@ class SubscriptionTurn:
             self._feeder.feed(
                 self._resume
             )  # dispatching may have shown that somebody wants more than was read
-        if self._deadline_timer is None and (deadline_ms := core.next_deadline()) is not None:
-            delay_s = max(0.01, (deadline_ms - now_ms) / 1000)
+        if core.returning.awaited and self._deadline_timer is None:
+            delay_s = max(0.01, (core.returning.grace_until_ms - now_ms) / 1000)
             self._deadline_timer = self._loop.call_later(delay_s, self._deadline_reached)
-        if core.has_rate:
+        if core.rated is not None:
             self._wait_for_rate(now_ms)
         if self._demand.is_satisfied and self._demand.has_returned(has_room=core.blocks_wanted() > 0):
             self._on_demand()

@@ -49,7 +49,8 @@ class BlockIndex(dict[Key, DispatchBlock]):
             return
         self[block.key] = block
         keys.append(block.key)
-        self._clean()
+        if len(keys) > 2 * len(self) + _LEAST_STALE:
+            self._clean()
 
     def insert(self, block: DispatchBlock) -> None:
         """A block anywhere, also one that was here before and has gone."""
@@ -60,12 +61,13 @@ class BlockIndex(dict[Key, DispatchBlock]):
         self._head = min(self._head, at)
         self._is_in_order = False
         self[key] = block
-        self._clean()
+        if len(keys) > 2 * len(self) + _LEAST_STALE:
+            self._clean()
 
     def _clean(self) -> None:
-        if len(self._keys) > 2 * len(self) + _LEAST_STALE:
-            self._keys = list(self) if self._is_in_order else sorted(self)
-            self._head = 0
+        """Forget the keys of blocks that have gone."""
+        self._keys = list(self) if self._is_in_order else sorted(self)
+        self._head = 0
 
     def clear(self) -> None:
         """Forget all; any may come next."""

@@ -158,7 +158,7 @@ class NaiveModel:
             dispatcher.type.keyed is None
             or not dispatcher.consumers
             or self.suspects
-            or dispatcher._returning.claims
+            or dispatcher.returning.claims
         ):
             return
         for entry, messages in self.entries.items():

@@ -85,4 +85,4 @@ def test_a_rate_that_changes_holds_from_then_on() -> None:
     settings.dispatch_rate_messages = 0
     rig.dispatcher.settings_changed()
     assert rig.shares() == {1: 35}
-    assert not rig.dispatcher.has_rate
+    assert rig.dispatcher.rated is None

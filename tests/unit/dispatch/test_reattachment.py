@@ -59,9 +59,10 @@ def test_after_a_restart_consumers_keep_what_they_hold() -> None:
     rig.report(1, 100)
     rig.report(2, 100)
     assert rig.grants() == [], "the third may still come"
-    assert dispatcher.next_deadline() == GRACE_MS
+    assert dispatcher.returning.awaited
+    assert dispatcher.returning.grace_until_ms == GRACE_MS
     dispatcher.expire(GRACE_MS)
-    assert dispatcher.next_deadline() is None
+    assert not dispatcher.returning.awaited
     rig.now_ms = GRACE_MS
     free = [(g.block.first_entry_id, g.rows) for g in rig.grants()]
     assert free == [(0, ((2, 3),)), (5, ((0, 4),))], "what nobody held"
