@@ -219,7 +219,7 @@ class DispatchBlock:
 
     def __init__(self, ref: BlockRef, slots: Slots | None = None) -> None:
         self.ref = ref
-        self.is_batch = ref.is_batch
+        self.is_batch = ref.messages > 1 and ref.is_batch
         self.slots = slots
         self.shares: Shares | None = None
         """The consumers of its rows, as Key_Shared found them last."""

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Sequence
 
 from pulsar_ray.dispatch.acknowledgments import Acknowledgments
 from pulsar_ray.dispatch.blocks.block_intake import BlockIntake, ReadAhead, ReadBlocks
-from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.blocks.chunk_limits import mildest
 from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
 from pulsar_ray.dispatch.consumer import Attachment, Consumer, ConsumerExit, ConsumerSpec
@@ -73,7 +72,7 @@ class Dispatcher:
             strict=subscription.properties.get(STRICT_PROPERTY, ""),
         )
         self._acknowledgments = Acknowledgments(cursor, self.blocks)
-        self._intake = BlockIntake(
+        self.intake = BlockIntake(
             cursor, self.blocks, self.returning, self.consumers, self.delayed, self._acknowledgments
         )
         self._redelivery = Redelivery(cursor, self.blocks)
@@ -163,7 +162,7 @@ class Dispatcher:
         self.cursor.remember_consumer(KnownConsumer(spec.incarnation, spec.name, int(spec.consumer_type)))
         self.returning.came_back(spec.incarnation)
         if not self._precedes_seek(generation):
-            self._intake.restore(consumer, held, parts)
+            self.intake.restore(consumer, held, parts)
         if credit:
             self.set_credit(spec.incarnation, credit, 0, 0)
         return Attachment(False, self.generation, [])
@@ -180,8 +179,8 @@ class Dispatcher:
             if self.delayed.become(heeds_delays=self.type.heeds_delays) or must_read_again:
                 known = self.cursor.suspects
                 self.blocks.clear()
-                self._intake.seek(self.cursor.mark_delete.next())
-                self._intake.suspect(known)
+                self.intake.seek(self.cursor.mark_delete.next())
+                self.intake.suspect(known)
                 self.reading_number += 1
                 self.delayed.begin_again()
         self.type.policy.admit(spec, self.consumers.values())
@@ -225,19 +224,6 @@ class Dispatcher:
 
     # ---- reading and granting
 
-    @property
-    def read_position(self) -> Position:
-        """The first entry that was not offered yet; offers go on there."""
-        return self._intake.read_position
-
-    def pass_acknowledged(self) -> bool:
-        """Read on behind what was acknowledged before it was read; False if nothing was."""
-        return self._intake.pass_acknowledged()
-
-    def pass_removed(self, position: Position) -> None:
-        """Read on at a position, as all before it that was not read is acknowledged."""
-        self._intake.pass_removed(position)
-
     def passed_over(self) -> Position | None:
         """The first unacknowledged entry, if it was read past and is nowhere.
 
@@ -248,11 +234,11 @@ class Dispatcher:
         if self.delayed.left_through is not None:
             return None
         first = self.cursor.unacknowledged(0)
-        return first if first is not None and first < self.read_position else None
+        return first if first is not None and first < self.intake.read_position else None
 
     def read_again(self, position: Position) -> None:
         """Read once more from an entry on that was passed over; nothing is outstanding."""
-        self._intake.seek(position)
+        self.intake.seek(position)
         self.reading_number += 1
 
     def offer(self, read: ReadBlocks, reading_number: int) -> list[DropQueue]:
@@ -262,14 +248,10 @@ class Dispatcher:
         """
         if reading_number != self.reading_number:
             return []
-        self._intake.take_in(read, self.now_ms)
+        self.intake.take_in(read, self.now_ms)
         if not self._requests.deferred:
             return []
         return [self._rewound(incarnation) for incarnation in self._requests.retry()]
-
-    def has_unacknowledged(self, ref: BlockRef) -> bool:
-        """Whether anything of a block is not acknowledged."""
-        return self._intake.has_unacknowledged(ref)
 
     def take_due(self, read: ReadBlocks, rows: Sequence[RowSet], last: RowKey, reading_number: int) -> None:
         """Take in rows that the tracker hands over, everything up to the key `last`.
@@ -278,7 +260,7 @@ class Dispatcher:
         """
         lacks_slots = self.type.slotting is not None and read.slots is None and bool(read.refs)
         if reading_number == self.reading_number and not lacks_slots:
-            self._intake.take_due(read, rows)
+            self.intake.take_due(read, rows)
             self.delayed.taken = max(self.delayed.taken, last)
 
     def set_credit(self, incarnation: int, credit: int, received: int, handed_over: int) -> None:
@@ -369,12 +351,12 @@ class Dispatcher:
     @property
     def has_unread(self) -> bool:
         """Whether durable entries were not offered yet."""
-        return self.read_position <= self.cursor.ledgers.end
+        return self.intake.read_position <= self.cursor.ledgers.end
 
     def has_more(self, last: Position) -> bool | None:
         """Whether anything up to `last` is still to be delivered; None while not known."""
         waits = self.blocks.waiting_messages > 0 or bool(self.blocks.suspects.waiting)
-        return waits or self._intake.has_unread(last)
+        return waits or self.intake.has_unread(last)
 
     def is_under_way(self, incarnation: int, received: int) -> bool:
         """Whether a consumer is still to get something granted behind delivery `received`."""
@@ -496,7 +478,7 @@ class Dispatcher:
         before = Position(position.ledger_id, position.entry_id - 1) if position > EARLIEST else EARLIEST
         self.cursor.reset(before)
         self.reading_number += 1
-        self._intake.seek(position)
+        self.intake.seek(position)
         self.delayed.begin_again()
         self.generation = after_seeks(self.cursor.generation)
         start = None if self.cursor.subscription.is_durable else self.cursor.mark_delete

@@ -92,8 +92,8 @@ class FrameHeader:
         "entries",
         "epoch",
         "first_entry_id",
-        "flags",
         "header_length",
+        "holds_marked_blocks",
         "last_entry_id",
         "ledger_id",
         "payload_length",
@@ -125,12 +125,8 @@ class FrameHeader:
         self.block_count = len(blocks)
         self.last_entry_id = first_entry_id + entries - 1
         self.total_length = header_length + payload_length
-        self.flags = flags
-
-    @property
-    def holds_marked_blocks(self) -> bool:
+        self.holds_marked_blocks = bool(flags & HOLDS_MARKED_BLOCKS)
         """Whether the headers of its blocks have to be read: some are delayed or chunked."""
-        return bool(self.flags & HOLDS_MARKED_BLOCKS)
 
     def __repr__(self) -> str:
         return (

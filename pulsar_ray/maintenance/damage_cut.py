@@ -151,7 +151,7 @@ def _sound_blocks(
         header.durable_entry_id,
         header.broker_time_ms,
         [span for _, span in blocks],
-        header.flags | HOLDS_MARKED_BLOCKS,
+        HOLDS_MARKED_BLOCKS,
     )
     yield from (content for content, _ in blocks)
 

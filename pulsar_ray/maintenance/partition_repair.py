@@ -251,7 +251,7 @@ def _write_header(aside: SetAside, segment: SegmentInfo, content: ManifestConten
 def _new_cursor(directory: Path, damage: Damage, registered: Subscription) -> Repair:
     cursor = salvaged_cursor(directory, registered.number, registered)
     at = f"{cursor.mark_delete.ledger_id}:{cursor.mark_delete.entry_id}"
-    text = f"rebuilt at {at} and {cursor.deleted.count():,} entries behind; others come again"
+    text = f"rebuilt at {at} and {cursor.deleted.entries:,} entries behind; others come again"
 
     def run(aside: SetAside) -> None:
         for path in cursor_directory(directory, registered.number).glob("cursor-*"):

@@ -403,11 +403,12 @@ class PositionRanges:
     moves less than a megabyte.
     """
 
-    __slots__ = ("_entries", "_ledgers")
+    __slots__ = ("_ledgers", "entries")
 
     def __init__(self) -> None:
         self._ledgers: dict[int, ScatteredInts] = {}
-        self._entries = 0
+        self.entries = 0
+        """How many are contained."""
 
     def add(self, ledger_id: int, first: int, last: int) -> int:
         """Add entries first..last and return how many were not contained. ValueError if last < first."""
@@ -416,7 +417,7 @@ class PositionRanges:
                 f"entries {first}..{last} of ledger {ledger_id}: the last comes before the first"
             )
         added = self._of(ledger_id).add(first, last)
-        self._entries += added
+        self.entries += added
         return added
 
     def add_bits(self, ledger_id: int, origin: int, bits: int) -> int:
@@ -427,13 +428,13 @@ class PositionRanges:
         Costs in proportion to the distance between the lowest and the highest, by the thousand.
         """
         added = self._of(ledger_id).add_bits(origin, bits) if bits else 0
-        self._entries += added
+        self.entries += added
         return added
 
     def add_columns(self, ledger_id: int, columns: PieceColumns) -> int:
         """Add many pieces at once; returns how many entries were not contained."""
         added = self._of(ledger_id).add_columns(columns) if columns.firsts else 0
-        self._entries += added
+        self.entries += added
         return added
 
     def _of(self, ledger_id: int) -> ScatteredInts:
@@ -467,27 +468,23 @@ class PositionRanges:
 
     def remove_up_to(self, position: Position) -> int:
         """Forget all entries up to and including `position`; returns how many were contained."""
-        before = self._entries
+        before = self.entries
         for ledger_id in [ledger_id for ledger_id in self._ledgers if ledger_id < position.ledger_id]:
-            self._entries -= self._ledgers.pop(ledger_id).count
+            self.entries -= self._ledgers.pop(ledger_id).count
         entries = self._ledgers.get(position.ledger_id)
         if entries is not None:
-            self._entries -= entries.remove_up_to(position.entry_id)
+            self.entries -= entries.remove_up_to(position.entry_id)
             if not entries.count:
                 del self._ledgers[position.ledger_id]
-        return before - self._entries
+        return before - self.entries
 
     def clear(self) -> None:
         """Forget all entries."""
         self._ledgers.clear()
-        self._entries = 0
-
-    def count(self) -> int:
-        """How many entries are contained."""
-        return self._entries
+        self.entries = 0
 
     def __bool__(self) -> bool:
-        return self._entries > 0
+        return self.entries > 0
 
     def __len__(self) -> int:
         """How many ranges they make up. Looks at all of them."""

@@ -91,7 +91,7 @@ class SleepingCursors:
         described = {
             "markDeletePosition": list(cursor.mark_delete),
             "individuallyDeletedRanges": len(cursor.deleted),
-            "individuallyDeletedEntries": cursor.deleted.count(),
+            "individuallyDeletedEntries": cursor.deleted.entries,
             "individuallyDeletedMessages": deleted_text(cursor.deleted),
             "problem": "",
         }

@@ -166,7 +166,7 @@ class ServedSubscription:
         """
         if not self.consumers:
             return None
-        log, position, now_ms = self.compacted_log(), self.core.read_position, self.now_ms()
+        log, position, now_ms = self.compacted_log(), self.core.intake.read_position, self.now_ms()
         if position != self._moved[0]:
             self._moved = position, now_ms
         if not log.is_read_compacted or now_ms - self._moved[1] > LONGEST_HOLD_MS:
@@ -452,7 +452,7 @@ class ServedSubscription:
         counts = self.counts.describe(self.consumers.values(), problem, delayed.messages)
         core = self.core
         log = self.compacted_log()
-        removed = log.removed_from(max(core.read_position, core.cursor.mark_delete.next()))
+        removed = log.removed_from(max(core.intake.read_position, core.cursor.mark_delete.next()))
         if removed:
             counts = {
                 **counts,
@@ -493,7 +493,7 @@ class ServedSubscription:
                 self.core.has_handed_over(incarnation, endpoint.handed_over.read())
         self.turn.tick()
         used = {block.ref.segment_index for block in self.core.blocks.index.values()}
-        self._log.let_go(used, self.core.read_position, is_reading=self._feeder.is_reading)
+        self._log.let_go(used, self.core.intake.read_position, is_reading=self._feeder.is_reading)
         self._incomplete.tick(self.now_ms())
         if stands := self._reading_watch.look(self.now_ms()):
             text = "%s, and is tried again from the files"

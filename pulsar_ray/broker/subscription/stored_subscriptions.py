@@ -80,7 +80,7 @@ class StoredSubscriptions:
 
     @property
     def acknowledged_entries(self) -> int:
-        return sum(served.core.cursor.deleted.count() for served in self._served.values())
+        return sum(served.core.cursor.deleted.entries for served in self._served.values())
 
     @property
     def reach(self) -> tuple[str, str]:

@@ -136,7 +136,7 @@ class SubscriptionTurn:
         """Whether anything is left to grant, or to feed the core with."""
         core, blocks = self._core, self._core.blocks
         is_left = blocks.waiting_messages or blocks.suspects.waiting
-        return bool(is_left) or core.read_position <= self._log.last
+        return bool(is_left) or core.intake.read_position <= self._log.last
 
     @property
     def is_satisfied(self) -> bool:

@@ -133,6 +133,7 @@ class BlockIntake:
         acknowledgments: Acknowledgments,
     ) -> None:
         self.read_position = cursor.mark_delete.next()
+        """The first entry that was not taken in yet; offers go on there."""
         self._has_read = False
         self._cursor = cursor
         self._blocks = blocks
@@ -160,24 +161,24 @@ class BlockIntake:
             if following <= read_position:
                 continue
             if has_read and read_position[0] != ledger_id:
-                cursor.extend(_before(read_position))
+                cursor.ledgers.extend(_before(read_position))
             read_position, has_read = following, True
             if read.chunks and (chunk := read.chunks.get((ledger_id, first))) is not None:
-                cursor.extend(_before(following))
+                cursor.ledgers.extend(_before(following))
                 self._take_in_chunk(ref, chunk, slots, times, now_ms)
                 continue
             if times is not None:
-                cursor.extend(_before(following))
+                cursor.ledgers.extend(_before(following))
                 self._take_in_delayed(ref, slots, times)
                 continue
             if (ledger_id, first) > marks_end:
                 blocks.add_whole(DispatchBlock(ref, slots))
                 continue
-            cursor.extend(_before(following))
+            cursor.ledgers.extend(_before(following))
             if rows := self._unacknowledged(ref):
                 self._add(DispatchBlock(ref, slots), rows)
         if has_read:
-            cursor.extend(_before(read_position))
+            cursor.ledgers.extend(_before(read_position))
             self.read_position = Position(*read_position)
             self._has_read = True
             if blocks.suspects.groups:
@@ -330,7 +331,7 @@ class BlockIntake:
         cursor = self._cursor
         first = ref.first_entry_id
         if not ref.is_batch:
-            if not cursor.deleted and (ref.ledger_id, first) > cursor.mark_delete:
+            if not cursor.deleted.entries and (ref.ledger_id, first) > cursor.mark_delete:
                 return ref.all_rows
             gaps = cursor.missing(ref.ledger_id, first, ref.last_entry_id)
             return row_sets.of_ranges(tuple((a - first, b - first + 1) for a, b in gaps))

@@ -56,7 +56,7 @@ def _progress_of(dispatcher: Dispatcher) -> Progress:
     return Progress(
         sum(consumer.next_number for consumer in consumers),
         hash(frozenset(dispatcher.consumers)),
-        dispatcher.read_position,
+        dispatcher.intake.read_position,
         dispatcher.cursor.version,
     )
 

@@ -310,7 +310,7 @@ class ManagedCursor:
             follows = self.ledgers.after(self.mark_delete) == (ledger_id, first)
         if follows:
             added = last - first + 1
-            if has_holes := bool(self.deleted):
+            if has_holes := self.deleted.entries > 0:
                 added = sum(b - a + 1 for a, b in self.deleted.missing(ledger_id, first, last))
             self._move_mark_delete(Position(ledger_id, last))
             if has_holes:
@@ -428,12 +428,12 @@ class ManagedCursor:
         """No entry behind this one is acknowledged, even in part, suspect, or has failed before."""
         if self._batch_acks or self._session_acks or self.counts.has_any or self.suspects:
             return LATEST
-        return max(self.mark_delete, self.deleted.end) if self.deleted else self.mark_delete
+        return max(self.mark_delete, self.deleted.end) if self.deleted.entries else self.mark_delete
 
     def backlog(self) -> int:
         """How many entries are not acknowledged."""
         above = self.ledgers.count() - self.ledgers.count_up_to(self.mark_delete)
-        return above - self.deleted.count()
+        return above - self.deleted.entries
 
     def unacknowledged(self, index: int) -> Position | None:
         """The entry with `index` unacknowledged ones before it (for peek and skip), or None."""
@@ -452,10 +452,6 @@ class ManagedCursor:
         """Take the list of ledgers with their last entries; call it when the list changed."""
         self.ledgers.replace(spans)
         self._advance_over_deleted()
-
-    def extend(self, end: Position) -> None:
-        """The log became durable up to `end`."""
-        self.ledgers.extend(end)
 
     # ---- failures and consumers
 
@@ -533,7 +529,7 @@ class ManagedCursor:
     def _advance_over_deleted(self) -> None:
         """Let mark-delete swallow the holes that have no unacknowledged entry below them."""
         mark_delete = self.mark_delete
-        while self.deleted and (following := self.ledgers.after(mark_delete)) is not None:
+        while self.deleted.entries and (following := self.ledgers.after(mark_delete)) is not None:
             end = self.deleted.run_end(*following)
             if end is None:
                 break
@@ -545,7 +541,7 @@ class ManagedCursor:
 
     def _move_mark_delete(self, position: Position) -> None:
         self.mark_delete = position
-        if self.deleted:
+        if self.deleted.entries:
             self.deleted.remove_up_to(position)
         if self.counts.has_any:
             self.counts.discard_up_to(position)
@@ -555,7 +551,8 @@ class ManagedCursor:
 
     def _forget(self, ledger_id: int, first: int, last: int) -> None:
         """Forget the rows and failures of entries that are acknowledged as a whole."""
-        self.counts.discard(ledger_id, first, last)
+        if self.counts.has_any:
+            self.counts.discard(ledger_id, first, last)
         for acks in (self._batch_acks, self._session_acks):
             if acks:
                 for position in list(acks.irange(Position(ledger_id, first), Position(ledger_id, last))):

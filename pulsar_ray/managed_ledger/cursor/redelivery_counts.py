@@ -16,19 +16,16 @@ class RedeliveryCounts:
     They cost nothing while nothing failed.
     """
 
-    __slots__ = ("_row_failures", "_runs")
+    __slots__ = ("_row_failures", "_runs", "has_any")
 
     def __init__(self) -> None:
         self._runs: SortedDict = SortedDict()  # (ledger, first) -> (last, count)
         self._row_failures: SortedDict = SortedDict()  # position -> RowFailures
+        self.has_any = False
+        """Whether anything has failed."""
 
     def __len__(self) -> int:
         return len(self._runs)
-
-    @property
-    def has_any(self) -> bool:
-        """Whether anything has failed."""
-        return bool(self._runs or self._row_failures)
 
     def set(self, ledger_id: int, first: int, last: int, count: int) -> None:
         """Give entries first..last this count; 0 forgets them."""
@@ -38,6 +35,7 @@ class RedeliveryCounts:
                 first, last = self._joined(ledger_id, first, last, count)
         if count:
             self._runs[(ledger_id, first)] = (last, count)
+        self._changed()
 
     def of(self, ledger_id: int, entry_id: int) -> int:
         """The count of one entry."""
@@ -86,6 +84,7 @@ class RedeliveryCounts:
     def set_row_failures(self, position: Position, failures: RowFailures) -> None:
         """Replace what is known of a batch entry."""
         self._row_failures[position] = failures
+        self.has_any = True
 
     def discard(self, ledger_id: int, first: int, last: int) -> None:
         """Forget entries first..last: they were acknowledged."""
@@ -95,6 +94,7 @@ class RedeliveryCounts:
             gone = list(self._row_failures.irange(Position(ledger_id, first), Position(ledger_id, last)))
             for position in gone:
                 del self._row_failures[position]
+        self._changed()
 
     def discard_up_to(self, position: Position) -> None:
         """Forget everything at or below `position`."""
@@ -108,11 +108,16 @@ class RedeliveryCounts:
                 break
         while self._row_failures and self._row_failures.peekitem(0)[0] <= position:
             self._row_failures.popitem(0)
+        self._changed()
 
     def clear(self) -> None:
         """Forget everything."""
         self._runs.clear()
         self._row_failures.clear()
+        self.has_any = False
+
+    def _changed(self) -> None:
+        self.has_any = bool(self._runs or self._row_failures)
 
     def __iter__(self) -> Iterator[tuple[int, int, int, int]]:
         """(ledger, first, last, count) in the order of the log."""

@@ -163,7 +163,11 @@ class NaiveModel:
             return
         for entry, messages in self.entries.items():
             for message in messages:
-                if entry >= dispatcher.read_position or message in self.holder or message in self.facts.acked:
+                if (
+                    entry >= dispatcher.intake.read_position
+                    or message in self.holder
+                    or message in self.facts.acked
+                ):
                     continue
                 owner = self.owner_of(message)
                 if dispatcher.room(dispatcher.consumers[owner.incarnation]) > 0:
@@ -222,7 +226,7 @@ class NaiveModel:
             return
         self.facts.acked.add(message)
         if (self.index_acks and by_index) or (
-            self.ref_of[message[:2]].is_batch and message[:2] >= self.dispatcher.read_position
+            self.ref_of[message[:2]].is_batch and message[:2] >= self.dispatcher.intake.read_position
         ):
             self.facts.durable.add(message)
         if self.holder.get(message) is not None:
@@ -311,7 +315,7 @@ class NaiveModel:
         validate(self.dispatcher)
         self.look_at_suspects()
         cursor = self.dispatcher.cursor
-        read = self.dispatcher.read_position
+        read = self.dispatcher.intake.read_position
         below = [entry for entry in self.entries if entry < read]
         left = [entry for entry in below if not self.is_complete(entry)]
         known = [entry for entry in below if not cursor.is_acknowledged(Position(*entry))]

@@ -67,7 +67,7 @@ class Rig:
         self.dispatcher.set_credit(incarnation, credit, received, handed_over)
 
     def offer(self) -> None:
-        position = self.dispatcher.read_position
+        position = self.dispatcher.intake.read_position
         known = sum((1, ref.last_entry_id) < position for ref in self.refs)
         slots = None if self.slots is None else self.slots[known:]
         self.dispatcher.offer(ReadBlocks(self.refs[known:], slots), self.dispatcher.reading_number)

@@ -110,7 +110,9 @@ class Lab:
     def dispatch(self) -> None:
         for drop in self.dispatcher.elect(self.now_ms):
             self._drop(drop)
-        read = [i for i, r in enumerate(self.refs) if (1, r.last_entry_id) >= self.dispatcher.read_position]
+        read = [
+            i for i, r in enumerate(self.refs) if (1, r.last_entry_id) >= self.dispatcher.intake.read_position
+        ]
         blocks = ReadBlocks([self.refs[i] for i in read], [self.slots[i] for i in read])
         self.dispatcher.offer(blocks, self.dispatcher.reading_number)
         for grant in self.dispatcher.dispatch(self.now_ms):

@@ -87,7 +87,7 @@ class World:
         self.core.offer(read, self.core.reading_number)
 
     def _is_unread(self, ref: BlockRef) -> bool:
-        return (LEDGER, ref.last_entry_id) >= self.core.read_position
+        return (LEDGER, ref.last_entry_id) >= self.core.intake.read_position
 
     def follow(self, messages: int = 1 << 30, *, is_answer_lost: bool = False) -> None:
         """One question to the tracker."""
@@ -239,7 +239,7 @@ def test_a_seek_and_another_type_of_consumer_read_it_anew(world: World) -> None:
     assert world.dispatch() == [0, 1, 2]
     world.core.remove_consumer(world.epoch, ConsumerExit.CLOSED)
     world.attach(ConsumerType.KeyShared)
-    assert world.core.read_position == Position(LEDGER, 0)
+    assert world.core.intake.read_position == Position(LEDGER, 0)
 
 
 def test_a_tick_early_unless_it_is_strict(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pulsar_ray.model.message_id import Position
 def validate(dispatcher: Dispatcher) -> None:
     """Raise AssertionError if a row is misplaced or lost, or a total wrong."""
     cursor, blocks, consumers = dispatcher.cursor, dispatcher.blocks, dispatcher.consumers.values()
-    read_position = dispatcher.read_position
+    read_position = dispatcher.intake.read_position
     cursor.validate()
     waiting = unacked = 0
     fresh = set(map(id, blocks.fresh))

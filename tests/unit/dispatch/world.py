@@ -60,7 +60,7 @@ class World(NaiveModel):
         wanted = self.dispatcher.blocks_wanted()
         blocks = []
         for ref in self.refs:
-            if (ref.ledger_id, ref.last_entry_id) >= self.dispatcher.read_position and wanted > 0:
+            if (ref.ledger_id, ref.last_entry_id) >= self.dispatcher.intake.read_position and wanted > 0:
                 blocks.append(ref)
                 wanted -= ref.messages
         generation = self.dispatcher.reading_number
@@ -338,7 +338,7 @@ class World(NaiveModel):
         cursor.changes = CursorChanges(is_recorded=True)
         self.log = msgpack.unpackb(msgpack.packb(self.log), strict_map_key=False)
         # That a batch which was not read yet is complete can only be known when it is.
-        read = self.dispatcher.read_position
+        read = self.dispatcher.intake.read_position
         self.facts.done |= {
             entry
             for entry in self.entries

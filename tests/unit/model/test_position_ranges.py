@@ -41,7 +41,7 @@ def test_added_ranges_melt(
     held = ranges((1, 10, 12), (1, 15, 16))
     assert held.add(*added) == newly_added
     assert list(held) == expected
-    assert (len(held), held.count()) == (len(expected), 5 + newly_added)
+    assert (len(held), held.entries) == (len(expected), 5 + newly_added)
 
 
 def test_a_range_that_ends_before_it_begins_is_refused() -> None:
@@ -73,7 +73,7 @@ def test_removing_up_to_a_position_includes_it() -> None:
     assert list(held) == [(3, 1, 1)]
     assert held.remove_up_to(EARLIEST) == 0
     assert held.remove_up_to(LATEST) == 1
-    assert (len(held), held.count(), list(held)) == (0, 0, [])
+    assert (len(held), held.entries, list(held)) == (0, 0, [])
 
 
 def test_clear_and_equality() -> None:
@@ -83,7 +83,7 @@ def test_clear_and_equality() -> None:
     assert repr(held) == "PositionRanges(1:0-9)"
     held.clear()
     assert held == PositionRanges()
-    assert held.count() == 0
+    assert held.entries == 0
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -113,7 +113,7 @@ def check(held: PositionRanges, model: set[tuple[int, int]]) -> None:
     assert listed == sorted(listed)
     for (ledger, _, last), (next_ledger, first, _) in pairwise(listed):
         assert ledger < next_ledger or last + 1 < first
-    assert (len(held), held.count()) == (len(listed), len(model))
+    assert (len(held), held.entries) == (len(listed), len(model))
     for ledger in range(3):
         for entry in range(60):
             assert held.contains(ledger, entry) == ((ledger, entry) in model)
@@ -129,6 +129,6 @@ def test_bits_at_once_are_what_they_are_one_by_one() -> None:
             added = sum(one_by_one.add(3, entry, entry) for entry in entries)
             assert at_once.add_bits(3, origin, bits) == added, f"seed {seed}"
             assert at_once == one_by_one, f"seed {seed}"
-            assert (len(at_once), at_once.count()) == (len(one_by_one), one_by_one.count())
+            assert (len(at_once), at_once.entries) == (len(one_by_one), one_by_one.entries)
             limit = Position(3, rng.randrange(1000))
             assert at_once.remove_up_to(limit) == one_by_one.remove_up_to(limit)

@@ -185,7 +185,7 @@ class TrackerLink:
         core = self._core
         delayed = core.delayed
         delayed.now_ms = self._clock.now_ms()
-        answer, position = self._answer, core.read_position
+        answer, position = self._answer, core.intake.read_position
         read_from = (
             core.cursor.mark_delete if answer is None else max(answer.through, core.cursor.mark_delete)
         )
@@ -261,11 +261,11 @@ class TrackerLink:
 
     def _take(self, blocks: list[tuple[BlockRef, RowSet]], last: RowKey, reading_number: int) -> None:
         core = self._core
-        blocks = [(ref, rows) for ref, rows in blocks if core.has_unacknowledged(ref)]
+        blocks = [(ref, rows) for ref, rows in blocks if core.intake.has_unacknowledged(ref)]
         refs = [ref for ref, _ in blocks]
         rows = [rows for _, rows in blocks]
         # Behind a seek, rows come of blocks that were not read again: they may be the last of several chunks.
-        position = core.read_position
+        position = core.intake.read_position
         ahead = [ref for ref in refs if ref.messages == 1 and (ref.ledger_id, ref.first_entry_id) >= position]
         if (core.type.slotting is None and not ahead) or not refs:
             core.take_due(ReadBlocks(refs), rows, last, reading_number)

@@ -74,18 +74,20 @@ class CoreFeeder:
         core = self._core
         if self.is_reading or not core.consumers:
             return False
-        position = core.read_position
-        self.look_who_reads()
+        position = core.intake.read_position
+        if core.type.policy.active is not None or self._log.is_read_compacted:
+            self.look_who_reads()
         if position > self._view.last or (wanted := core.blocks_wanted()) <= 0:
             return False
-        is_compacted = self._log.is_compacted_at(position)
+        is_compacted = self._log.is_read_compacted and self._log.is_compacted_at(position)
         blocks = None if is_compacted else self._view.blocks_from(position, wanted)
         if blocks is None:
             read = self._read_kept if is_compacted else self._read_file
             return read(position, wanted, resume)
         if not blocks:
             return False
-        self._went_on()
+        if self.problem:
+            self._went_on()
         has_marked = self._view.has_marked
         if has_marked:
             core.delayed.has_met = True
@@ -105,14 +107,14 @@ class CoreFeeder:
             is_clean = not (self.is_reading or core.blocks.index or core.blocks.chunks)
             if self._log.read_by(
                 endpoint.incarnation,
-                core.read_position,
+                core.intake.read_position,
                 is_read_compacted=endpoint.is_read_compacted,
                 is_clean=is_clean,
                 goes_on=endpoint.was_open,
             ):
                 self.extend_ledgers()
         if self._log.is_read_compacted and not self.is_reading:
-            self._log.look(core.read_position, is_held=self._holds)
+            self._log.look(core.intake.read_position, is_held=self._holds)
 
     def _read_kept(self, position: Position, wanted: int, resume: Callable[[], None]) -> bool:
         """Begin to read what compaction has kept; True if that is nothing from here on."""
@@ -123,7 +125,7 @@ class CoreFeeder:
         if read is None:
             behind = compacted.horizon.next()
             self._acknowledge_removed(position, behind)
-            core.pass_removed(behind)
+            core.intake.pass_removed(behind)
             self._place = None
             self._durability.flush_soon()
             return True
@@ -136,7 +138,8 @@ class CoreFeeder:
             if kept is None:
                 self._read_failed(position, error, resume)
                 return
-            self._went_on()
+            if self.problem:
+                self._went_on()
             self._place = read.place
             if number == core.reading_number and log.compacted is not None and kept.blocks.refs:
                 self._take_kept(position, kept, number)
@@ -178,20 +181,16 @@ class CoreFeeder:
     def extend_to_end(self) -> None:
         """Extend the cursor to the log's end: unread entries are backlog, and may be acknowledged."""
         core, last = self._core, self._view.last
-        if core.read_position <= last:
-            self._extend_closed_ledgers()
-            core.cursor.extend(last)
+        if core.intake.read_position <= last:
+            if last.ledger_id != self._newest_ledger_id:
+                # Behind the end of a ledger that was closed meanwhile there would seem to be nothing.
+                self._newest_ledger_id = last.ledger_id
+                self.extend_ledgers()
+            core.cursor.ledgers.extend(last)
 
     def extend_ledgers(self) -> None:
         """Tell the cursor where the ledgers of the log end."""
         self._core.cursor.set_ledgers(self._log.ledgers)
-
-    def _extend_closed_ledgers(self) -> None:
-        """Tell the cursor where closed ledgers end: behind that would seem to be nothing."""
-        newest = self._view.last.ledger_id
-        if newest != self._newest_ledger_id:
-            self._newest_ledger_id = newest
-            self._core.cursor.set_ledgers(self._log.ledgers)
 
     def begin_again(self) -> None:
         """Read from elsewhere from now on, and of the newest form: the core was sought."""
@@ -207,7 +206,7 @@ class CoreFeeder:
     def _read_headers(self, blocks: list[BlockRef], resume: Callable[[], None], *, has_marked: bool) -> None:
         """Read keys, times and chunks of blocks: frames in memory do not hold them."""
         self.is_reading = True
-        number, position = self._core.reading_number, self._core.read_position
+        number, position = self._core.reading_number, self._core.intake.read_position
         slotting, directory = self._core.type.slotting, self._directory
         chunks = self._chunk_reader() if has_marked else None
         reads_delays = has_marked and self._core.delayed.is_heeded
@@ -225,7 +224,8 @@ class CoreFeeder:
             if read is None:
                 self._read_failed(position, error, resume)
                 return
-            self._went_on()
+            if self.problem:
+                self._went_on()
             self._offer(read, number)
             resume()
 
@@ -235,10 +235,8 @@ class CoreFeeder:
         return ChunkReader(self._view.segments, self._core.blocks.chunks.begun)
 
     def _offer(self, read: ReadBlocks, reading_number: int) -> None:
-        self._extend_closed_ledgers()
-        drops = self._core.offer(read, reading_number)
         self.extend_to_end()
-        if drops:
+        if drops := self._core.offer(read, reading_number):
             self._consumers.drop_queues(drops)
             self._durability.flush_soon()
 
@@ -296,7 +294,7 @@ class CoreFeeder:
             self._loop.call_later(RETRY_READ_S, resume)
             return
         core = self._core
-        if position != core.read_position:
+        if position != core.intake.read_position:
             # Sought meanwhile, or skipped: what failed there is nobody's problem now.
             resume()
             return
@@ -308,7 +306,7 @@ class CoreFeeder:
         self._loop.call_later(RETRY_READ_S, resume)
 
     def _went_on(self) -> None:
-        """Note that reading works."""
+        """Note that reading works again."""
         if self.problem != self._damage:
             self._consumers.go_on(self._core.generation)
         self.problem = self._damage
@@ -316,7 +314,7 @@ class CoreFeeder:
     def _has_passed_deleted(self, position: Position) -> bool:
         """Read on behind what is deleted; False if nothing is known to be."""
         if self._holds:
-            has_passed = self._core.pass_acknowledged()
+            has_passed = self._core.intake.pass_acknowledged()
         elif has_passed := self._log.first > position:
             self._consumers.drop_queues(self._core.seek(self._log.first))
             self._durability.flush_soon()
@@ -354,7 +352,7 @@ class ReadingWatch:
         """
         core = self._core
         place = self._standing_at()
-        seen = place, core.read_position
+        seen = place, core.intake.read_position
         if place is None or seen != self._seen:
             if place is None or place != self._read_again_at:
                 self.reason = ""
@@ -364,7 +362,7 @@ class ReadingWatch:
             return ""
         self._read_again_at = place
         self.reason = f"reading stands still at {place.ledger_id}:{place.entry_id}"
-        if place < core.read_position:
+        if place < core.intake.read_position:
             core.read_again(place)
         self._feeder.read_again()
         return self.reason
@@ -374,4 +372,5 @@ class ReadingWatch:
         core, feeder = self._core, self._feeder
         if not core.consumers or feeder.is_reading or feeder.problem or core.blocks_wanted() <= 0:
             return None
-        return core.read_position if core.read_position <= self._log.view.last else core.passed_over()
+        position = core.intake.read_position
+        return position if position <= self._log.view.last else core.passed_over()

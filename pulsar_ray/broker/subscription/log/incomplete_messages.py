@@ -84,7 +84,7 @@ class IncompleteMessages:
         reading_number = core.reading_number
         answer = await within(ask(overdue, core.blocks.chunks.limits.expire_ms), ANSWER_DEADLINE_S)
         # All that they have stored must have been read: the rest of a message may be among it.
-        if core.reading_number == reading_number and core.read_position > Position(*answer["last"]):
+        if core.reading_number == reading_number and core.intake.read_position > Position(*answer["last"]):
             self._drop({incarnation: overdue[incarnation] for incarnation in answer["left"]})
 
     def _drop(self, groups: Mapping[int, int]) -> None:

@@ -56,6 +56,8 @@ class LogView:
         self.first = EARLIEST
         self._segments: list[Segment] = []
         self._tail: deque[BlockRef] = deque()
+        self._tail_end = (-1, -1)
+        """The last entry of the newest frame."""
         self.compacted: Compacted | None = None
         """The compacted form of the log."""
         self.has_marked = False
@@ -77,11 +79,9 @@ class LogView:
                 self.compacted = Compacted(*packet.compacted) if packet.compacted else None
         elif packet.tail is not None:
             self._replace_last(Segment(*packet.tail))
-        if packet.frames and self._tail:
+        if packet.frames and (packet.before_ledger_id, packet.before_entry_id) != self._tail_end:
             # Those of a packet that got lost, or was left out for want of room, stand between.
-            before = (packet.before_ledger_id, packet.before_entry_id)
-            if before != (self._tail[-1].ledger_id, self._tail[-1].last_entry_id):
-                self._tail.clear()
+            self._tail.clear()
         for ledger_id, segment_index, offset, header in packet.frames:
             self._add_frame(ledger_id, segment_index, offset, parse_frame_header(header))
         if not packet.frames and last != self.last:
@@ -101,7 +101,8 @@ class LogView:
 
     def _add_frame(self, ledger_id: int, segment_index: int, offset: int, frame: FrameHeader) -> None:
         self._tail += blocks_of(ledger_id, segment_index, offset, frame)
-        if frame.flags:
+        self._tail_end = (ledger_id, frame.last_entry_id)
+        if frame.holds_marked_blocks:
             self.has_marked = True
         while len(self._tail) > MAX_TAIL_BLOCKS:
             self._tail.popleft()
@@ -149,7 +150,7 @@ class LogView:
         while index < len(tail) and messages < max_messages:
             ref = tail[index]
             index += 1
-            if (ref.ledger_id, ref.last_entry_id) < position:
+            if (ref.ledger_id, ref.first_entry_id + ref.entries) <= position:
                 continue
             taken.append(ref)
             messages += ref.messages

@@ -35,7 +35,7 @@ def test_somebody_for_whom_nothing_waits_is_read_for_at_once() -> None:
     assert keys.granted() == {2: ["5"] * 60}, "60 wait for the other one"
     keys.rig.report(2, 61)
     feeding: Any = Feeding(keys)
-    nothing: Any = SimpleNamespace(last=keys.dispatcher.read_position, granted=lambda *_: None)
+    nothing: Any = SimpleNamespace(last=keys.dispatcher.intake.read_position, granted=lambda *_: None)
     turn = SubscriptionTurn(
         keys.dispatcher,
         nothing,
