@@ -98,12 +98,29 @@ _HERE = Path(__file__).parent
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(FailuresAtOnce(config))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell starts background jobs so; programs that the tests start would inherit that.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if Version(version("ray")) < Version("2.60"):
         # Older Rays do not wait for the processes that `ray.shutdown()` ends.
         config.addinivalue_line("filterwarnings", "ignore:subprocess .* is still running:ResourceWarning")
+
+
+class FailuresAtOnce:
+    """Names each failure when it happens: a run that is ended from outside never reaches its summary."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.outcome not in ("failed", "rerun"):
+            return
+        terminal: Any = self._config.pluginmanager.get_plugin("terminalreporter")
+        crash = getattr(report.longrepr, "reprcrash", None)
+        why = crash.message.partition("\n")[0] if crash else ""
+        terminal.write_line(f"{report.outcome} in {report.when}: {report.nodeid}: {why[:200]}")
 
 
 def pytest_report_header() -> str:
