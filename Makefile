@@ -52,9 +52,10 @@ test-without-ray: setup
 test-with-ray: setup
 	$(PYTEST) -m 'not long' --numprocesses 4 --dist loadgroup --no-loadscope-reorder tests/actors tests/docs tests/faults $(if $(findstring spark,$(EXTRAS)),tests/spark)
 
-# One at a time: each brings up several Rays.
+# Those of tests/nodes one at a time: each brings up several Rays.
 test-long: setup
-	$(PYTEST) -m long tests
+	$(PYTEST) -m long --numprocesses 2 --dist loadgroup --no-loadscope-reorder --ignore=tests/nodes tests
+	$(PYTEST) -m long tests/nodes
 
 # Rounds of random work under random faults until the time is over, or until a promise is broken. A round is repeated
 # with `make torture SEEDS=...`; further arguments: `python -m tests.torture --help`.

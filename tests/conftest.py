@@ -28,6 +28,7 @@ _TRIED_AGAIN = {"actors", "docs", "faults", "nodes", "spark"}
 _CONCURRENT = {"asyncio", "multiprocessing", "socket", "subprocess", "threading"}
 # All of it is left to `make test-all`; elsewhere a test says so itself.
 _LONG = {"nodes"}
+_LONG_TIMEOUT_S = 900
 # What shares one Ray runs in one process, where tests are divided among several (`--dist loadgroup`).
 _SHARE_RAY = {
     "spark": {
@@ -35,6 +36,7 @@ _SHARE_RAY = {
         "test_landing_deadline",
         "test_landing_stream",
         "test_lost_executors",
+        "test_partitions",
         "test_pipelines",
         "test_programs_together",
         "test_read",
@@ -78,17 +80,17 @@ _SHARE_RAY = {
 # Where groups are divided among processes, the long ones begin; all processes then end at about one time.
 # A process is given its next group when two tests of the former are left, however long they are.
 _LONGEST_FIRST = (
-    "actors",
-    "docs/test_readme",
     "spark",
+    "actors",
     "faults/test_kill_points",
     "faults",
+    "docs/test_readme",
     "docs/test_examples",
-    "actors/test_cli",
+    "actors/test_embedded",
     "spark/test_demo",
     "faults/test_chaos",
     "spark/test_report_example",
-    "actors/test_embedded",
+    "actors/test_cli",
     "actors/test_metrics",
     "actors/test_sleeping",
     "faults/test_leases",
@@ -142,6 +144,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.flaky(reruns=tries, rerun_except=["PromiseBroken"]))
         if suite in _LONG:
             item.add_marker(pytest.mark.long)
+        if item.get_closest_marker("long") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(_LONG_TIMEOUT_S))
         item.add_marker(pytest.mark.xdist_group(_group(item)))
     if hasattr(config, "workerinput"):
         order = {group: place for place, group in enumerate(_LONGEST_FIRST)}

@@ -52,6 +52,7 @@ def test_an_unloaded_topic_goes_on_in_other_processes(broker: Broker) -> None:
         assert admin.topics.stats(topic)["pid"] != pid
 
 
+@pytest.mark.long
 def test_stores_are_checked_and_their_usage_is_published_while_it_is_read(broker: Broker) -> None:
     with Admin() as admin, Client() as client:
         (health,) = admin.brokers.healthcheck()

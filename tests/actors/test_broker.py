@@ -229,6 +229,7 @@ def test_a_program_that_closed_its_client_may_leave_ray(broker: Broker, topic: s
     assert "Unhandled" not in errors
 
 
+@pytest.mark.long
 def test_actors_that_ray_will_not_restart_are_created_anew(
     broker: Broker, client: Client, topic: str
 ) -> None:

@@ -280,6 +280,7 @@ refused(pulsar_ray.AlreadyClosed, admin.close)
 """
 
 
+@pytest.mark.long
 def test_the_same_from_python(command_line: CommandLine, topic: str) -> None:
     command = [sys.executable, "-c", _ADMIN, str(command_line.data_dir), topic]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
@@ -318,6 +319,7 @@ def test_ctrl_c_tells_what_was_confirmed_and_loses_nothing(command_line: Command
     assert command_line.run("consume", topic, "-s", "s", "--no-follow").stdout == ""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_broken_pipe_is_quiet_and_keeps_what_was_not_shown(
     command_line: CommandLine, topic: str, monkeypatch: pytest.MonkeyPatch, unbuffered: str
@@ -338,6 +340,7 @@ def test_a_broken_pipe_is_quiet_and_keeps_what_was_not_shown(
     assert [int(line) for line in rest] == list(range(first, 3000))
 
 
+@pytest.mark.long
 def test_stop_ends_it_and_the_next_command_brings_everything_back(
     command_line: CommandLine, topic: str
 ) -> None:
@@ -360,6 +363,7 @@ ray.shutdown()
 """
 
 
+@pytest.mark.long
 def test_the_broker_of_a_ray_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = subprocess.Popen(
         [sys.executable, "-c", _RAY],

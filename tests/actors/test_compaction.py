@@ -34,7 +34,7 @@ def is_over(admin: Admin, topic: str) -> bool:
     return bool(admin.topics.compaction_status(topic)["status"] != "RUNNING")
 
 
-@pytest.mark.parametrize("victim", ["compactor", "partition"])
+@pytest.mark.parametrize("victim", ["partition", pytest.param("compactor", marks=pytest.mark.long)])
 def test_a_compaction_that_is_killed_changes_nothing_and_the_next_one_works(
     broker: Broker, client: Client, topic: str, victim: str
 ) -> None:

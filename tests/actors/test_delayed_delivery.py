@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from datetime import timedelta
 
+import pytest
+
 from pulsar_ray import Admin, Client, ConsumerType
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport.actor_names import tracker_name
@@ -13,6 +15,7 @@ from tests.running_broker import Broker, dispatcher_actor
 WAIT_MS = 60_000
 
 
+@pytest.mark.long
 def test_delayed_messages_survive_their_tracker_and_their_dispatcher(
     broker: Broker, client: Client, topic: str
 ) -> None:

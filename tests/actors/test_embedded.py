@@ -108,6 +108,7 @@ def shows_metrics(data_dir: Path) -> bool:
     return int(count) > 0
 
 
+@pytest.mark.long
 def test_processes_share_a_broker_that_ends_when_idle_and_comes_back_with_everything(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,6 +188,7 @@ print(sorted(received))
     wait_until(lambda: read_record(data_dir) is None, TIMEOUT_S, "the idle broker has withdrawn its record")
 
 
+@pytest.mark.long
 def test_a_program_outlives_its_broker_and_keeps_it_as_long_as_it_is_on_its_ray(data_dir: Path) -> None:
     use = """
 import os
@@ -245,14 +247,14 @@ wait()
         end(process)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "removed",
     [
         "",
         "run/standalone.json",
-        # What a broker notices of all that may be removed is shown without Ray.
-        pytest.param("run", marks=pytest.mark.long),
-        pytest.param("run/clients.lock", marks=pytest.mark.long),
+        "run",
+        "run/clients.lock",
     ],
 )
 def test_a_broker_that_nobody_finds_any_more_ends_with_everything_of_it(data_dir: Path, removed: str) -> None:

@@ -227,9 +227,11 @@ def test_what_is_lost_and_comes_back_is_never_mixed(ray_elsewhere: str, tmp_path
     run(_LOSING, ray_elsewhere, str(tmp_path / "data"))
 
 
+@pytest.mark.long
 def test_a_task_may_begin_a_broker_on_the_ray_of_its_program(tmp_path: Path) -> None:
     run(_IN_A_TASK, str(tmp_path / "data"))
 
 
+@pytest.mark.long
 def test_the_environment_of_a_job_does_not_reach_the_broker(tmp_path: Path) -> None:
     run(_COLOURED, str(tmp_path / "data"))

@@ -54,6 +54,7 @@ client.close()
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_read_without_room_is_a_typed_error_and_succeeds_once_there_is_some(tmp_path: Path) -> None:
     ran = subprocess.run(

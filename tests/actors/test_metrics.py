@@ -257,6 +257,7 @@ def test_a_backlog_is_there_while_everything_sleeps_and_behind_the_store(
     wait_for(metrics.BACKLOG_MESSAGES, 7, **labels)
 
 
+@pytest.mark.long
 def test_any_name_is_a_label_and_more_names_than_the_limit_are_other(broker: Broker, client: Client) -> None:
     odd = 'persistent://public/default/say "hi"\nback\\slash grü\u00dfe'
     label = "persistent://public/default/say %22hi%22%0Aback%5Cslash gr%C3%BC%C3%9Fe"

@@ -11,6 +11,7 @@ from pulsar_ray.cli.main import main
 pytestmark = pytest.mark.timeout(600)
 
 
+@pytest.mark.long
 def test_the_demo_brings_a_broker_back_without_its_disk() -> None:
     result = CliRunner().invoke(main, ["demo", "--nodes-may-go"])
     assert result.exit_code == 0, result.output

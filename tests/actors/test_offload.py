@@ -49,7 +49,8 @@ print(json.dumps({"got": got, "status": status}), flush=True)
 """
 
 
-@pytest.mark.parametrize("when", ["at once", pytest.param("later", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("when", ["at once", "later"])
 def test_offloaded_messages_outlive_kills_and_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:

@@ -142,6 +142,7 @@ def test_a_data_directory_that_another_user_made_is_refused(data_dir: Path, part
     assert [path.name for path in data_dir.rglob("*")] == (["run"] if part == "run" else [])
 
 
+@pytest.mark.long
 def test_another_user_finds_and_moves_nothing_of_a_running_broker(data_dir: Path) -> None:
     """The directory may be there from before, and open, as long as nobody else has put anything there."""
     make(CLOSED, SOMEBODY, 0o777)

@@ -48,6 +48,7 @@ def described() -> dict[str, Any]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_policies_reach_actors_and_outlive_the_controller_and_the_catalog(own_broker: Broker) -> None:
     broker = own_broker

@@ -43,6 +43,7 @@ def idle_publishers() -> list[int]:
     return [ray.get(actor.__ray_call__.remote(pid)) for actor in PUBLISHERS._idle.handles()]
 
 
+@pytest.mark.long
 def test_a_publisher_that_stands_still_is_replaced_and_its_part_stored_once(
     broker: Broker, client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,6 +69,7 @@ def test_rows_that_end_every_publisher_end_the_write_with_an_error_that_says_so(
         PUBLISHERS.publish([part], Connection(broker.address))
 
 
+@pytest.mark.long
 def test_rows_that_never_come_end_the_write_with_a_timeout_that_names_the_remedy(
     broker: Broker, client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,7 @@ def lease_count(broker: Broker, partition: str) -> int:
     return len(lease_ids(broker, partition))
 
 
+@pytest.mark.long
 def test_a_range_is_a_dataset_that_the_broker_keeps_for_as_long_as_it_is_there(
     broker: Broker, client: Client, topic: str
 ) -> None:
@@ -102,6 +103,7 @@ def holder_of(handed: Any) -> Any:
     return holder
 
 
+@pytest.mark.long
 def test_a_range_stays_for_as_long_as_any_process_has_its_dataset(
     broker: Broker, client: Client, topic: str
 ) -> None:
@@ -180,6 +182,7 @@ def test_a_dataset_is_written_as_messages_once_under_a_name(
     broker.forget(f"{topic}-copy")
 
 
+@pytest.mark.long
 def test_a_topic_is_read_as_the_table_of_its_keys(broker: Broker, client: Client, topic: str) -> None:
     latest: dict[str, bytes] = {}
 

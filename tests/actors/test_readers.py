@@ -59,6 +59,7 @@ def values(pool: ReaderPool, asked: list[ReadRange]) -> list[bytes]:
     return [value for table in tables for value in table["value"].to_pylist()]
 
 
+@pytest.mark.long
 def test_ranges_are_in_order_whichever_readers_die_with_others_in_hand(
     pool: ReaderPool, tmp_path: Path
 ) -> None:

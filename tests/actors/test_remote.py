@@ -143,7 +143,7 @@ def _s3(patch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 # Other tests here and of offloading ship to a directory.
-@pytest.fixture(params=[pytest.param("file", marks=pytest.mark.long), "s3"])
+@pytest.fixture(params=["file", "s3"])
 def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     if request.param == "file":
         yield (tmp_path / "shared").as_uri()
@@ -160,6 +160,7 @@ def _answer(program: subprocess.Popen[str]) -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.long
 def test_what_was_confirmed_comes_back_without_any_disk(tmp_path: Path, url: str) -> None:
     first = Broker(tmp_path / "first", "--remote", url)
     work = first.run(_WORK, "sync", MESSAGES, ACKNOWLEDGED)
@@ -188,6 +189,7 @@ def test_what_was_confirmed_comes_back_without_any_disk(tmp_path: Path, url: str
     assert (after["url"], after["problem"]) == (url, "")
 
 
+@pytest.mark.long
 def test_a_second_broker_does_not_take_the_place_of_one_that_ships(tmp_path: Path) -> None:
     url = (tmp_path / "shared").as_uri()
     first = Broker(tmp_path / "first", "--remote", url)
@@ -247,6 +249,7 @@ print(json.dumps(answer), flush=True)
 """
 
 
+@pytest.mark.long
 def test_while_the_object_store_is_away_nothing_is_decided_and_publishing_goes_on(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     broker = Broker(tmp_path / "data", "--remote", shared.as_uri())

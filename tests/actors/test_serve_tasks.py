@@ -119,6 +119,7 @@ serve.shutdown()
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_tasks_run_are_tried_again_and_set_aside(tmp_path: Path) -> None:
     ran = subprocess.run(

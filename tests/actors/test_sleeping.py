@@ -123,6 +123,7 @@ def test_a_new_policy_reaches_messages_of_a_topic_that_sleeps(
         wait_until(is_gone, DEADLINE_S, "nobody uses it, and its message goes")
 
 
+@pytest.mark.long
 def test_a_restarted_controller_looks_for_what_is_due(client: Client, topic: str, broker: Broker) -> None:
     before = set(broker.data_dir.glob("p/*/wake-at"))
     with client.create_producer(topic) as producer:
@@ -135,6 +136,7 @@ def test_a_restarted_controller_looks_for_what_is_due(client: Client, topic: str
     wait_until(lambda: note.read_text() not in ("0", "1"), DEADLINE_S, "a look at what is due")
 
 
+@pytest.mark.long
 def test_one_that_nobody_ends_comes_back(client: Client, topic: str, broker: Broker) -> None:
     """As when the controller dies between an actor's farewell and its end."""
     consumer = subscribe(client, topic)

@@ -54,6 +54,7 @@ def _line_of(screen: TerminalScreen, name: str) -> str:
     return next((line for line in screen.shown() if line.startswith(name)), "")
 
 
+@pytest.mark.long
 def test_topics_are_watched_while_one_sleeps_and_another_is_killed(broker: Broker) -> None:
     client = broker.client()
     number = next(_tries)
@@ -116,6 +117,7 @@ def test_topics_are_watched_while_one_sleeps_and_another_is_killed(broker: Broke
     assert asleep not in running_names(), "looking wakes nobody"
 
 
+@pytest.mark.long
 def test_scripts_get_one_document(broker: Broker) -> None:
     topic = f"top{next(_tries)}-json"
     with Admin(broker.address) as admin:

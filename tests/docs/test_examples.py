@@ -25,6 +25,7 @@ LAST_LINE = {
     "typed_topics": "a field of another type was refused; 2 versions were read by 3 programs",
     "asyncio_pipeline": "200 requests answered by 8 workers; the sum of all squares is 2646700",
 }
+SHORT = {"quickstart", "delayed_jobs", "events_between_actors"}
 # Each starts a part of Ray that this package's users may have, and takes its time.
 LONG_LAST_LINE = {
     "serve_by_backlog": "600 documents measured; 1 replica grew to ..., and shrank to 1 again",
@@ -47,7 +48,10 @@ def test_every_example_says_how_to_run_it() -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", sorted(LAST_LINE))
+@pytest.mark.parametrize(
+    "name",
+    [name if name in SHORT else pytest.param(name, marks=pytest.mark.long) for name in sorted(LAST_LINE)],
+)
 def test_it_runs_on_its_own(name: str, environment: dict[str, str], tmp_path: Path) -> None:
     lines = run_example(name, environment, tmp_path)
     assert is_printed(["...", LAST_LINE[name]], lines), lines

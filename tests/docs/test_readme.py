@@ -32,10 +32,10 @@ TOURS = (
     ROOT / "docs" / "compaction.md",
     POLICIES_PAGE,
 )
-# Three starts of Spark, and nothing without Spark.
-LONG_TOUR = pytest.param(
+# Nothing of it runs without Spark.
+SPARK_TOUR = pytest.param(
     SPARK_PAGE,
-    marks=[pytest.mark.long, pytest.mark.skipif(not HAS_SPARK, reason="needs Spark")],
+    marks=pytest.mark.skipif(not HAS_SPARK, reason="needs Spark"),
     id="spark.md",
 )
 SETTINGS = ROOT / "docs" / "settings.md"
@@ -84,8 +84,9 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     reader.leave()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("tour", [*TOURS, LONG_TOUR], ids=attrgetter("name"))
+@pytest.mark.parametrize("tour", [*TOURS, SPARK_TOUR], ids=attrgetter("name"))
 def test_the_tour_does_what_it_says(tour: Path, reader: Reader, tmp_path: Path) -> None:
     with reader.reading() as environment:
         for numbers in sessions(blocks_of(tour)):

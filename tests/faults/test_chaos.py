@@ -180,12 +180,10 @@ def runs() -> Iterator[list[Run]]:
         run.remove()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("seconds", [20, pytest.param(60, marks=pytest.mark.long)])
-def test_promises_are_kept(
-    broker: Broker, tmp_path: Path, seed: int, runs: list[Run], seconds: float
-) -> None:
-    seconds = float(os.environ.get("FAULTS_SECONDS", seconds))
+def test_promises_are_kept(broker: Broker, tmp_path: Path, seed: int, runs: list[Run]) -> None:
+    seconds = float(os.environ.get("FAULTS_SECONDS", "60"))
     run = Run(broker, tmp_path, seed, mean_cut_pause_s=3.0, nacks=True)
     runs.append(run)
     chaos = Chaos(broker, seed, run.actors(), run.processes)
@@ -207,12 +205,10 @@ def test_promises_are_kept(
         keep(not again & sure, f"acknowledged for sure, but given again: {sorted(again & sure)[:20]}")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("seconds", [10, pytest.param(30, marks=pytest.mark.long)])
-def test_dispatchers_alone_die_unnoticed(
-    broker: Broker, tmp_path: Path, seed: int, runs: list[Run], seconds: float
-) -> None:
-    seconds = float(os.environ.get("FAULTS_SECONDS", seconds))
+def test_dispatchers_alone_die_unnoticed(broker: Broker, tmp_path: Path, seed: int, runs: list[Run]) -> None:
+    seconds = float(os.environ.get("FAULTS_SECONDS", "30"))
     run = Run(broker, tmp_path, seed, mean_cut_pause_s=0.0, nacks=False)
     runs.append(run)
     Chaos(broker, seed, run.dispatchers(), []).run(seconds)

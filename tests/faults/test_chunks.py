@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 import pulsar_ray
 from pulsar_ray import ConsumerType
 from pulsar_ray.errors import Result
@@ -31,6 +33,7 @@ while True:
 """
 
 
+@pytest.mark.long
 def test_messages_that_a_kill_interrupts_arrive_whole_and_once(broker: Broker, topic: str) -> None:
     client = broker.client()
     consumer = client.subscribe(topic, "s", ConsumerType.Shared, receiver_queue_size=1)

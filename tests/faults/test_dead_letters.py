@@ -61,6 +61,7 @@ def consumers(broker: Broker, topic: str, journal: Path) -> Iterator[Consumers]:
     started.close()
 
 
+@pytest.mark.long
 def test_every_message_is_consumed_or_a_dead_letter(
     broker: Broker, topic: str, consumers: Consumers, journal: Path
 ) -> None:

@@ -128,9 +128,16 @@ def test_dispatcher_dies_with_messages_at_its_consumer(broker: Broker, topic: st
 
 @pytest.mark.parametrize("carrier", ONE_CARRIER)
 @pytest.mark.parametrize(
-    "place", [kill_points.on_acknowledgment, kill_points.before_ack_receipts, kill_points.never_flush]
+    ("place", "receipts"),
+    [
+        (kill_points.on_acknowledgment, True),
+        (kill_points.before_ack_receipts, False),
+        pytest.param(kill_points.on_acknowledgment, False, marks=pytest.mark.long),
+        pytest.param(kill_points.before_ack_receipts, True, marks=pytest.mark.long),
+        pytest.param(kill_points.never_flush, False, marks=pytest.mark.long),
+        pytest.param(kill_points.never_flush, True, marks=pytest.mark.long),
+    ],
 )
-@pytest.mark.parametrize("receipts", [False, True])
 def test_acknowledgments_outlive_their_dispatcher(
     broker: Broker, topic: str, carrier: str, place: kill_points.Installer, receipts: bool
 ) -> None:
@@ -217,7 +224,9 @@ def test_controller_and_store_are_off_the_data_path(
     assert payloads(read_all(client, topic)) == numbered(200)
 
 
-@pytest.mark.parametrize("signal_name", ["kill", pytest.param("freeze", marks=ENDS_STOPPED)])
+@pytest.mark.parametrize(
+    "signal_name", ["kill", pytest.param("freeze", marks=[ENDS_STOPPED, pytest.mark.long])]
+)
 def test_new_client_finds_a_broker_that_is_restarting(broker: Broker, topic: str, signal_name: str) -> None:
     broker.client().create_producer(topic).send(b"0")
     stopped = [getattr(broker, signal_name)(broker.store()), broker.kill(CONTROLLER)]
@@ -251,6 +260,7 @@ def test_lane_comes_back_without_the_controller(broker: Broker, topic: str) -> N
         broker.thaw(controller)
 
 
+@pytest.mark.long
 def test_frozen_controller_is_replaced(broker: Broker, topic: str) -> None:
     client = broker.client()
     client.create_producer(topic).send(b"0")
@@ -263,6 +273,7 @@ def test_frozen_controller_is_replaced(broker: Broker, topic: str) -> None:
     assert receive_acknowledged(consumer, 1) == [b"0"]
 
 
+@pytest.mark.long
 def test_dispatcher_dies_before_it_has_registered_its_subscription(broker: Broker, topic: str) -> None:
     client = broker.client()
     client.create_producer(topic).send(b"0")

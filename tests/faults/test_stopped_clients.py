@@ -58,6 +58,7 @@ def hold(broker: Broker) -> Iterator[Hold]:
         process.communicate()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover])
 def test_a_stopped_holder_yields_to_who_wants_its_place(
     broker: Broker, topic: str, hold: Hold, kind: ConsumerType

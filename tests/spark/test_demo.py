@@ -139,6 +139,7 @@ def test_the_table_shows_the_largest_modules_and_the_sums() -> None:
     assert "210" in shown
 
 
+@pytest.mark.long
 @pytest.mark.timeout(500)
 def test_the_demo_on_some_files_ends_everything_it_started(tmp_path: Path) -> None:
     text = tmp_path / "ünïcode.txt"

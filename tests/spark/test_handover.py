@@ -138,6 +138,7 @@ def test_reading_again_and_again_with_release_leaks_nothing(spark: SparkSession)
     wait_until(lambda: object_store_bytes() < before + 20_000_000, "blocks stay in the object store")
 
 
+@pytest.mark.long
 def test_frames_that_are_dropped_give_up_their_blocks(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,6 +48,7 @@ def test_columns_are_those_of_messages() -> None:
     assert [*LANDING_COLUMNS, "redelivery_count"] == MESSAGE_SCHEMA.names
 
 
+@pytest.mark.long
 def test_windows_with_late_data_are_exact_over_restarts_and_clean_up(
     spark: SparkSession, client: Client, topic: str, tmp_path: Path
 ) -> None:
@@ -154,6 +155,7 @@ def rows_of(stream: DataFrame, name: str) -> list[Row]:
     return stream.sparkSession.table(name).orderBy("entry_id", "batch_index").collect()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["json", "avro"])
 def test_values_are_structs_and_those_that_do_not_fit_go_as_the_mode_says(
     spark: SparkSession, tmp_path: Path, topic: str, kind: str
@@ -183,6 +185,7 @@ def test_values_are_structs_and_those_that_do_not_fit_go_as_the_mode_says(
         rows_of(numbered, f"{view}_nameless")
 
 
+@pytest.mark.long
 def test_a_landing_writes_structs_in_tasks_beside_the_data(
     spark: SparkSession, client: Client, topic: str, tmp_path: Path
 ) -> None:

@@ -151,6 +151,7 @@ def executors() -> set[str]:
     return set(executors_among(ray.util.list_named_actors()))
 
 
+@pytest.mark.long
 def test_a_session_keeps_its_executors_however_often_they_are_killed(spark: SparkSession) -> None:
     chance = random.Random(0)
 

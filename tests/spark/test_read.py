@@ -322,6 +322,7 @@ def test_a_reader_that_is_killed_is_replaced(
         assert values_of(frame) == [b"a"]
 
 
+@pytest.mark.long
 def test_a_reader_that_stands_still_is_replaced(
     spark: SparkSession, topics: StoredTopics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,6 +62,7 @@ def test_it_has_one_row_for_each_key(spark: SparkSession, client: Client, topic:
         read_stream(spark, topic, name="of-a-table", read_compacted=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", [JsonSchema, ArrowSchema])
 def test_values_are_columns_by_the_version_that_wrote_them(
     spark: SparkSession, client: Client, topic: str, form: type[JsonSchema | ArrowSchema]

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
+MEGABYTES = 2048
 TIMEOUT_S = 1500
 
 
-def _answer(tmp_path: Path, megabytes: int) -> dict[str, Any]:
+def _answer(tmp_path: Path) -> dict[str, Any]:
     """Run the program with a Ray and a Spark of its own."""
-    arguments = [str(tmp_path / "data"), (tmp_path / "bucket").as_uri(), str(megabytes)]
+    arguments = [str(tmp_path / "data"), (tmp_path / "bucket").as_uri(), str(MEGABYTES)]
     with (tmp_path / "log").open("wb") as log:
         program = subprocess.Popen(
             [sys.executable, "-m", "tests.spark.read_offloaded", *arguments],
@@ -39,15 +40,15 @@ def _answer(tmp_path: Path, megabytes: int) -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.long
 @pytest.mark.timeout(TIMEOUT_S + 60)
-@pytest.mark.parametrize("megabytes", [96, pytest.param(2048, marks=pytest.mark.long)])
-def test_all_get_every_message_once_and_in_order(tmp_path: Path, megabytes: int) -> None:
-    answer = _answer(tmp_path, megabytes)
+def test_all_get_every_message_once_and_in_order(tmp_path: Path) -> None:
+    answer = _answer(tmp_path)
     whole = {"isInOrder": True, "messages": answer["messages"], "checksum": answer["checksum"]}
     assert answer["seen"] == {"consumer": whole, "ray data": whole, "spark": whole}
     assert answer["status"]["status"] == "SUCCESS"
-    assert answer["status"]["offloaded_bytes"] > (megabytes << 20) // 2
+    assert answer["status"]["offloaded_bytes"] > (MEGABYTES << 20) // 2
     # The disk is freed, and the cache has never had all of it.
     assert answer["bytesAfter"] <= answer["bytesBefore"] - answer["status"]["offloaded_bytes"]
-    assert 0 < answer["cacheBytes"] <= answer["cacheLimit"] < megabytes << 20
+    assert 0 < answer["cacheBytes"] <= answer["cacheLimit"] < MEGABYTES << 20
     assert answer["cacheMisses"] > 0

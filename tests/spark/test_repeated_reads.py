@@ -20,6 +20,7 @@ from tests.stored_messages import batch
 from tests.stored_segments import write_segment
 
 READ_BYTES = 6 << 20
+READS = 200
 GROWTH_BYTES = 64 << 20
 """A driver's memory may grow by so much, however many reads there are: far less than they are together."""
 
@@ -41,8 +42,8 @@ def disk_bytes() -> int:
     return found
 
 
-@pytest.mark.parametrize("reads", [20, pytest.param(200, marks=pytest.mark.long)])
-def test_memory_and_disk_stay_flat(spark: SparkSession, tmp_path: Path, reads: int) -> None:
+@pytest.mark.long
+def test_memory_and_disk_stay_flat(spark: SparkSession, tmp_path: Path) -> None:
     handover.release_all()
     topics = StoredTopics()
     values = [os.urandom(1 << 10)] * 1024
@@ -57,7 +58,7 @@ def test_memory_and_disk_stay_flat(spark: SparkSession, tmp_path: Path, reads: i
     for _ in range(5):
         read_once(is_left=False)
     memory, store, disk = psutil.Process().memory_info().rss, object_store_bytes(), disk_bytes()
-    for number in range(reads):
+    for number in range(READS):
         # Every other frame is left to the garbage collector.
         read_once(is_left=number % 2 == 0)
         # Py4J, which is asked to let go at 64, does so within a second.

@@ -16,6 +16,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
         yield variables
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_report_counts_everything_then_only_what_is_new(
     environment: dict[str, str], tmp_path: Path
@@ -27,6 +28,7 @@ def test_the_report_counts_everything_then_only_what_is_new(
     assert is_printed([line for each in wanted for line in ("...", each)] + ["..."], lines), lines
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_three_versions_are_columns_of_the_newest(environment: dict[str, str], tmp_path: Path) -> None:
     lines = run_example("spark_typed", environment, tmp_path)

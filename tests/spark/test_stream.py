@@ -127,6 +127,7 @@ def test_killed_partitions_and_readers_double_and_lose_nothing(
     drop_query(topic)
 
 
+@pytest.mark.long
 def test_values_of_a_stream_have_the_types_of_a_schema(
     spark: SparkSession, client: Client, topic: str
 ) -> None:

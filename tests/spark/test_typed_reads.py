@@ -99,6 +99,7 @@ def rows_of(frame: DataFrame) -> list[Any]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [AvroSchema, JsonSchema])
 def test_three_versions_in_one_read_are_columns_of_the_newest(
     spark: SparkSession, client: Client, topic: str, kind: Any
@@ -129,6 +130,7 @@ def test_three_versions_in_one_read_are_columns_of_the_newest(
     assert [row for batch in batches for row in batch] == ROWS
 
 
+@pytest.mark.long
 def test_values_that_do_not_fit_are_kept_left_out_or_refused(
     spark: SparkSession, client: Client, topic: str
 ) -> None:
@@ -166,6 +168,7 @@ def test_values_that_do_not_fit_are_kept_left_out_or_refused(
         read(spark, topic, columns=columns, typed=True, mode="fail")
 
 
+@pytest.mark.long
 def test_topics_without_a_schema_stay_bytes_and_texts_are_a_column(
     spark: SparkSession, client: Client, topic: str
 ) -> None:
@@ -181,7 +184,10 @@ def test_topics_without_a_schema_stay_bytes_and_texts_are_a_column(
         assert frame.collect()[0].value == "ä"
 
 
-@pytest.mark.parametrize("schema", ["avro", "json", "arrow"])
+@pytest.mark.parametrize(
+    "schema",
+    [pytest.param("avro", marks=pytest.mark.long), "json", pytest.param("arrow", marks=pytest.mark.long)],
+)
 def test_written_columns_come_back_with_their_types(
     spark: SparkSession, client: Client, topic: str, schema: str
 ) -> None:
@@ -243,6 +249,7 @@ def test_a_dataset_of_three_versions_has_the_newest_columns(client: Client, topi
         pulsar_ray.data.read(topic, columns=["value"], typed=True, mode="fail").take_all()
 
 
+@pytest.mark.long
 def test_a_landing_takes_new_columns_and_refuses_other_types(
     spark: SparkSession, client: Client, topic: str, tmp_path: Path
 ) -> None:

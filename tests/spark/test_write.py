@@ -80,6 +80,7 @@ def wanted(frame: DataFrame) -> Counter[Any]:
     return as_counted(frame.withColumn("event_time", F.expr("unix_millis(event_time)")).collect())
 
 
+@pytest.mark.long
 def test_a_batch_too_large_for_a_piece_per_core_is_divided_further_and_stored_once(
     spark: SparkSession, admin: Admin, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +100,7 @@ def test_a_batch_too_large_for_a_piece_per_core_is_divided_further_and_stored_on
     assert as_counted(stored(spark, topic)) == wanted(frame)
 
 
+@pytest.mark.long
 def test_a_batch_that_another_run_begins_meanwhile_is_divided_as_that_did(
     spark: SparkSession, admin: Admin, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +136,7 @@ def test_a_frame_that_spark_takes_to_be_large_begins_with_more_pieces(spark: Spa
     assert executor_blocks.blocks_to_begin_with(unknown) == cores
 
 
+@pytest.mark.long
 def test_batches_are_stored_once_with_all_columns_from_batch_and_stream(
     spark: SparkSession, admin: Admin, topic: str, tmp_path: Path
 ) -> None:
