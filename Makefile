@@ -36,8 +36,8 @@ test: setup
 	@echo 'not run: tests/nodes (several nodes) and other tests marked "long"; make test-all runs these too'
 
 # `make test`, and then what it leaves out: tests/nodes, on nodes made of namespaces (where the machine refuses these,
-# they are skipped and say why), and whatever else is marked `long`: several nodes, a browser, long faults. Before that,
-# unit and conformance tests once more without compiled modules.
+# they are skipped and say why), and whatever else is marked `long`: a browser, long faults, most of the pages and the
+# examples, carriers that few modules need. Before that, unit and conformance tests once more without compiled modules.
 test-all: test
 	PULSAR_RAY_PURE=1 $(PYTEST) -m 'not long' --numprocesses 6 tests/unit tests/conformance
 	$(MAKE) --no-print-directory test-long
@@ -54,7 +54,7 @@ test-with-ray: setup
 
 # Those of tests/nodes one at a time: each brings up several Rays.
 test-long: setup
-	$(PYTEST) -m long --numprocesses 2 --dist loadgroup --no-loadscope-reorder --ignore=tests/nodes tests
+	$(PYTEST) -m long --numprocesses 4 --dist loadgroup --no-loadscope-reorder --ignore=tests/nodes tests
 	$(PYTEST) -m long tests/nodes
 
 # Rounds of random work under random faults until the time is over, or until a promise is broken. A round is repeated

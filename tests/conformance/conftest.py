@@ -35,14 +35,46 @@ OVER_EVERY_CARRIER = (
 """Modules that `make test` runs over TCP and the faultless tunnel, too; the others do in `make test-all`.
 
 A lane over TCP connects in another way, and has no large packets through memory; all else is the same code.
-Everything runs over the tunnel that loses calls, and files are read by clients on the node: without faults
-the tunnel only brings both together.
+Without faults the tunnel only brings together what others show: that calls may be lost, and that clients
+on the node read files.
 """
 
-LOSES_NOTHING = ("test_calls_in_callbacks",)
-"""Modules that only `make test-all` runs over the tunnel that loses calls.
+OVER_THE_LOSSY_TUNNEL = (
+    *OVER_EVERY_CARRIER,
+    "test_access_modes",
+    "test_ack_timeouts",
+    "test_acknowledging",
+    "test_asyncio_receiving",
+    "test_asyncio_sending",
+    "test_batch_turns",
+    "test_batches_in_part",
+    "test_compaction",
+    "test_controller_dies",
+    "test_dead_letters",
+    "test_deduplication",
+    "test_delayed_delivery",
+    "test_dying_dispatchers",
+    "test_failover",
+    "test_held_back",
+    "test_key_order",
+    "test_key_shared",
+    "test_lifecycle",
+    "test_lost_moments",
+    "test_non_persistent",
+    "test_overload",
+    "test_queue",
+    "test_reading_again",
+    "test_redelivery",
+    "test_registration_limits",
+    "test_repeated_acks",
+    "test_seeking",
+    "test_seeks_of_others",
+    "test_sleeping",
+    "test_table_view",
+)
+"""Modules that `make test` runs over the tunnel that loses calls, too; the others do in `make test-all`.
 
-A table of some 660 pairs, of who may wait for what in which thread: lost calls only make each wait longer.
+These are about what repeated, late and lost requests may spoil: order, places, counts, numbers in a session.
 """
 
 
@@ -53,7 +85,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         transport, module = callspec.params.get("transport"), item.path.stem
         is_between = transport in ("tcp", "ray") and module not in OVER_EVERY_CARRIER
-        if is_between or (transport == "lossy" and module in LOSES_NOTHING):
+        if is_between or (transport == "lossy" and module not in OVER_THE_LOSSY_TUNNEL):
             item.add_marker(pytest.mark.long)
 
 

@@ -297,6 +297,8 @@ CALLBACKS = [
     in_done_callback,
     in_done_callback_at_the_end,
 ]
+# In the I/O thread, a listener's, the sender's, and under an event: all others are called like one of these.
+OF_EACH_KIND = {in_receipt, in_message_listener, in_router, in_event_listener}
 
 
 class Outcome:
@@ -340,7 +342,14 @@ def ends(
         problems.append(f"{what} stands still")
 
 
-@pytest.mark.parametrize("callback", CALLBACKS, ids=lambda callback: callback.__name__)
+@pytest.mark.parametrize(
+    "callback",
+    [
+        callback if callback in OF_EACH_KIND else pytest.param(callback, marks=pytest.mark.long)
+        for callback in CALLBACKS
+    ],
+    ids=lambda callback: callback.__name__,
+)
 def test_each_call_returns_or_is_refused_at_once(
     make_broker: Callable[..., Broker], callback: Callable[[World, Act], None]
 ) -> None:
