@@ -77,6 +77,8 @@ class BacklogQuota:
         self._changed = changed
         self._may_act = may_act
         self._limits = self._limits_now()
+        self.is_on = self._is_on_now()
+        """Whether the topic has a quota."""
         self._running = asyncio.Lock()
         self._watch: asyncio.TimerHandle | None = None
         self._measured: Backlog | None = None
@@ -89,18 +91,16 @@ class BacklogQuota:
         policies = self._policies
         return policies.backlog_limit_bytes, policies.backlog_limit_ms, policies.backlog_policy
 
-    @property
-    def is_on(self) -> bool:
-        """Whether the topic has a quota."""
+    def _is_on_now(self) -> bool:
         return self._policies.backlog_limit_bytes >= 0 or self._policies.backlog_limit_ms >= 0
 
     def room_bytes(self) -> int:
         """Return how many bytes may be stored before the backlog is to be measured.
 
-        0: measure it first. Costs a comparison without a quota, and a few with one.
+        0: measure it first. Costs a few comparisons.
         """
         limit_bytes, limit_ms = self._policies.backlog_limit_bytes, self._policies.backlog_limit_ms
-        if (limit_bytes < 0 and limit_ms < 0) or not self._may_act():
+        if not self.is_on or not self._may_act():
             return UNLIMITED
         measured = self._measured
         is_known = measured is not None and measured.lowered == self._ledger.changes.holds_lowered
@@ -164,6 +164,7 @@ class BacklogQuota:
         limits = self._limits_now()
         if limits != self._limits:
             self._limits = limits
+            self.is_on = self._is_on_now()
             self._set(None)
 
     async def measure(self) -> Backlog:

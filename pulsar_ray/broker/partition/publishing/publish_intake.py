@@ -147,6 +147,9 @@ class CommitThread(Protocol):
 class Quota(Protocol):
     """Says how much may be stored before a backlog is at its limit."""
 
+    is_on: bool
+    """Whether there is a limit."""
+
     def room_bytes(self) -> int:
         """Return how much fits in; 0: it has to decide first."""
 
@@ -306,7 +309,8 @@ class PublishIntake:
             except PulsarException as error:
                 return error
         try:
-            check_claim(header)
+            if header.message_count > 1:
+                check_claim(header)
             if settings.delayed_delivery_max_delay_in_millis and header.flags & DELAYED:
                 self._check_delays(header)
         except PulsarException as error:
@@ -359,10 +363,10 @@ class PublishIntake:
     def _next(self) -> None:
         self._committing = False
         while self._waiting.size_bytes:
-            room_bytes = UNLIMITED if self._quota is None else self._quota.room_bytes()
-            if self._quota is not None and room_bytes <= 0:
+            room_bytes, quota = UNLIMITED, self._quota
+            if quota is not None and quota.is_on and (room_bytes := quota.room_bytes()) <= 0:
                 self._committing = True  # nothing else is written meanwhile
-                self._quota.decide(self._decided)
+                quota.decide(self._decided)
                 return
             group = self._to_store(self._waiting.take_group(room_bytes))
             if group:
