@@ -101,15 +101,13 @@ class LedgerWriter:
         if written != total_bytes:
             self._write_rest(buffers, written)
         self._end += total_bytes
-        if self._end > self._filled_to and total_bytes <= FILLED_APPEND_BYTES:
+        if total_bytes <= FILLED_APPEND_BYTES and self._end > self._filled_to and self._end >= MIN_FILL_BYTES:
             self._fill_ahead()
         disk.fdatasync(fd)
 
     def _fill_ahead(self) -> None:
         """Write zeros behind the end, which the sync that follows makes part of the file."""
         length = min(self._end, MAX_FILL_BYTES)
-        if length < MIN_FILL_BYTES:
-            return
         # Without room for them appends go on as they can.
         with contextlib.suppress(OSError):
             self._filled_to = self._end + self._disk.pwrite(self._fd, _ZEROS[:length], self._end)

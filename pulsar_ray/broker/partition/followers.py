@@ -55,12 +55,13 @@ class Followers:
 
     def __init__(self, ledger: ManagedLedger, loop: asyncio.AbstractEventLoop) -> None:
         self._ledger = ledger
+        self._log = ledger.state
         self._loop = loop
         self._followers: dict[int, _Follower] = {}
         self._encoder = PacketEncoder(Advanced)
         self._held: list[tuple[int, int, int, bytes]] = []
         self._held_bytes = 0
-        self._last = ledger.readable_position
+        self._last = self._log.readable.position
         self._before_held = self._last
         """The last entry before the frames that are held."""
         self._timer: asyncio.TimerHandle | None = None
@@ -142,7 +143,7 @@ class Followers:
 
     def advanced(self, result: AppendResult) -> None:
         """Tell, at once or soon, what a commit has added to the readable log."""
-        before, self._last = self._last, self._ledger.readable_position
+        before, self._last = self._last, self._log.readable.position
         if not self._followers:
             return
         if not self._held:
@@ -178,7 +179,7 @@ class Followers:
                 # It reads slower than we write: its next Follow (at the latest after a second) is answered
                 # with the position.
                 follower.behind = True
-            elif follower.segments_version == self._ledger.segments_version and frames:
+            elif follower.segments_version == self._log.segments_version and frames:
                 # The same for all of them, nearly always: encoded once.
                 usual = usual or self._packet(None, None, frames)
                 follower.session.send(usual)
@@ -196,12 +197,12 @@ class Followers:
                 self._send_to(follower, ())
 
     def _send_to(self, follower: _Follower, frames: Frames) -> None:
-        ledger = self._ledger
+        log = self._log
         segments = tail = None
-        if follower.segments_version != ledger.segments_version:
-            follower.segments_version = ledger.segments_version
-            segments = [_described(segment) for segment in ledger.segments()]
-        elif not frames and (known := ledger.segments()):
+        if follower.segments_version != log.segments_version:
+            follower.segments_version = log.segments_version
+            segments = [_described(segment) for segment in log.readable_segments()]
+        elif not frames and (known := log.readable_segments()):
             tail = _described(known[-1])
         follower.session.send(self._packet(segments, tail, frames))
 
@@ -209,7 +210,7 @@ class Followers:
         self, segments: list[SegmentRow] | None, tail: SegmentRow | None, frames: Frames
     ) -> list[Any]:
         ledger = self._ledger
-        positions = (*ledger.readable_position, *ledger.first_position)
+        positions = (*self._log.readable.position, *self._log.first_position)
         fields = (ledger.epoch, *positions, segments, tail, *self._before_held, frames)
         if segments is None:
             return self._encoder.encode(fields)

@@ -73,7 +73,6 @@ class OpenLedger:
     """Where the next frame goes: the durable end of the open ledger."""
 
     __slots__ = (
-        "bytes_before_segment",
         "end_offset",
         "last_append_ms",
         "ledger_id",
@@ -81,6 +80,7 @@ class OpenLedger:
         "opened_ms",
         "segment_first_entry_id",
         "segment_index",
+        "size_bytes",
     )
 
     def __init__(self, ledger_id: int, opened_ms: int) -> None:
@@ -90,12 +90,10 @@ class OpenLedger:
         self.next_entry_id = 0
         self.segment_index = 0
         self.segment_first_entry_id = 0
-        self.bytes_before_segment = 0
         self.end_offset = 0
-
-    @property
-    def size_bytes(self) -> int:
-        return self.bytes_before_segment + self.end_offset
+        """In the last segment."""
+        self.size_bytes = 0
+        """Of all segments."""
 
     def end_of_segment(self) -> SegmentClosed:
         """The record that ends the segment at its durable end."""

@@ -44,6 +44,7 @@ class LogState:
         self.ends_next = False
         """Whether the next append begins another ledger."""
         self.segments_version = 0
+        """Rises whenever segments come or go."""
         self.appended_bytes = 0
         """Of all frames since the log was opened."""
         self._closed_segments: list[SegmentInfo] | None = None
@@ -53,8 +54,10 @@ class LogState:
         self._checkpoint_entries = settings.index_checkpoint_entries
         self._checkpointed_points = len(opened.index.points)
         self._bytes_since_checkpoint = 0
-        self._entries_since_checkpoint = 0
-        self._is_checkpoint_wanted = False
+        self.entries_since_checkpoint = 0
+        self.is_checkpoint_due = False
+        """Whether the next append is to bring a checkpoint, behind so many bytes or entries."""
+        self.look_for_first()
 
     # ---- positions
 
@@ -62,13 +65,13 @@ class LogState:
     def last_position(self) -> Position:
         return self.manifest.last_position
 
-    def first_position(self) -> Position:
+    def look_for_first(self) -> None:
+        """Note where the log begins: ledgers came or went, or are being deleted."""
+        leaving = self.leaving()
+        ledgers = (ledger_id for ledger_id in self.manifest.ledgers if ledger_id not in leaving)
+        first = next(ledgers, None)
+        self.first_position = self.last_position.next() if first is None else Position(first, 0)
         """The first entry there is; where the next one would stand if there is none."""
-        leaving = self.leaving() if self.unfinished else ()
-        for ledger_id in self.manifest.ledgers:
-            if ledger_id not in leaving:
-                return position_of((ledger_id, 0))
-        return self.last_position.next()
 
     def leaving(self) -> set[int]:
         """Ledgers whose deletion has begun: nobody may be sent there any more."""
@@ -130,6 +133,7 @@ class LogState:
     def segments_changed(self) -> None:
         self._closed_segments = None
         self.segments_version += 1
+        self.look_for_first()
 
     # ---- the end of the log
 
@@ -141,6 +145,7 @@ class LogState:
         entries = commit.end_entry_id - commit.positions[0].entry_id
         current.next_entry_id = first + entries
         current.end_offset = end_offset = commit.offset + length
+        current.size_bytes += commit.total_bytes
         current.last_append_ms = commit.now_ms
         manifest.last_position = position_of((commit.ledger_id, first + entries - 1))
         manifest.last_batch_size = commit.headers[-1].batch_size
@@ -149,7 +154,12 @@ class LogState:
         )
         self.appended_bytes += length
         self._bytes_since_checkpoint += length
-        self._entries_since_checkpoint += entries
+        self.entries_since_checkpoint += entries
+        if (
+            self._bytes_since_checkpoint >= self._checkpoint_bytes
+            or self.entries_since_checkpoint >= self._checkpoint_entries
+        ):
+            self.is_checkpoint_due = True
         return LogEnd(manifest.last_position, commit.segment_index, end_offset, manifest.last_batch_size)
 
     def end_open_ledger(self, now_ms: int) -> None:
@@ -194,31 +204,18 @@ class LogState:
         is_long = log.size > max(_COMPACT_FACTOR * log.snapshot_size, _COMPACT_ABOVE_BYTES)
         return (is_long or log.is_broken) and self.in_flight is None
 
-    def checkpoint_if_due(self, *, is_wanted: bool = False) -> tuple[Checkpoint, list[SequenceIds]] | None:
-        """A checkpoint of what is durable now, if one is due or wanted.
+    def take_checkpoint(self) -> tuple[Checkpoint, list[SequenceIds]]:
+        """Make a checkpoint of what is durable now.
 
-        It is due every so many bytes or entries. None if there is nothing new.
-
-        With the records of deduplication that stand before it.
+        The records of deduplication come with it, to stand before it.
         """
-        if not self._entries_since_checkpoint or not (
-            is_wanted
-            or self._is_checkpoint_wanted
-            or self._bytes_since_checkpoint >= self._checkpoint_bytes
-            or self._entries_since_checkpoint >= self._checkpoint_entries
-        ):
-            return None
         checkpoint = self._checkpoint(self._checkpointed_points, self.incarnations.take_touched())
         self._checkpointed_points += len(checkpoint.points)
-        self._bytes_since_checkpoint = self._entries_since_checkpoint = 0
-        self._is_checkpoint_wanted = False
+        self._bytes_since_checkpoint = self.entries_since_checkpoint = 0
+        self.is_checkpoint_due = False
         sequence_ids = self.sequences.unsaved()
         self.sequences.saved()
         return checkpoint, sequence_ids
-
-    def want_checkpoint(self) -> None:
-        """Let an append soon bring a checkpoint; one is under way."""
-        self._is_checkpoint_wanted = True
 
     def checkpoint_failed(self, checkpoint: Checkpoint, sequence_ids: Iterable[SequenceIds]) -> None:
         """Keep the records of a checkpoint that failed for the next one."""

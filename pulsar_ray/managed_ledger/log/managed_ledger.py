@@ -87,8 +87,8 @@ class Appender:
             latest = max(latest, header.publish_time_ms)
             flags |= header.flags
         commit = Commit(self._files, headers, now_ms)
-        if (checkpoint := state.checkpoint_if_due()) is not None:
-            commit.checkpoint, commit.sequence_ids = checkpoint
+        if state.is_checkpoint_due and state.entries_since_checkpoint:
+            commit.checkpoint, commit.sequence_ids = state.take_checkpoint()
         commit.max_publish_ms = latest
         commit.frame_length = length
         entry_id = self._place(commit, length)
@@ -186,8 +186,6 @@ class Appender:
         current = state.open_ledger
         if current is None or current.ledger_id != commit.ledger_id:
             current = state.open_ledger = OpenLedger(commit.ledger_id, commit.now_ms)
-        else:
-            current.bytes_before_segment += current.end_offset
         current.segment_index = commit.segment_index
         current.segment_first_entry_id = current.next_entry_id
         state.segments_changed()
@@ -224,17 +222,18 @@ class ManagedLedger:
         self.policies = LedgerPolicies(settings)
         """Of the topic; they may change while the log is open."""
         self._files = files
-        self._state = LogState(opened, settings)
-        appender = Appender(self._state, files, self.policies)
+        self.state = LogState(opened, settings)
+        """For those who are told of each append; the rest asks the ledger."""
+        appender = Appender(self.state, files, self.policies)
         # Of the parts themselves: every message goes through them.
         self.begin_append = appender.begin
         self.finish_append = appender.finish
         self.fail_append = appender.fail
-        self.show = self._state.show
-        self.segments = self._state.readable_segments
+        self.show = self.state.show
+        self.segments = self.state.readable_segments
         self.check_owner = files.owner.check
         self.check_present = files.owner.check_present
-        self.changes = ManifestChanges(self._state, files, self.policies)
+        self.changes = ManifestChanges(self.state, files, self.policies)
         """Subscriptions with their holds, leases, trimming."""
         self.directory = opened.manifest.directory
         self.disk = files.disk
@@ -307,13 +306,13 @@ class ManagedLedger:
 
         None: that is recorded, or the next append is to do it.
         """
-        state, log = self._state, self._files.log
+        state, log = self.state, self._files.log
         if state.in_flight is not None:
-            state.want_checkpoint()
+            state.is_checkpoint_due = True
             return None
-        if log.is_broken or (checkpoint := state.checkpoint_if_due(is_wanted=True)) is None:
+        if log.is_broken or not state.entries_since_checkpoint:
             return None
-        return RecordedEnd(log, *checkpoint)
+        return RecordedEnd(log, *state.take_checkpoint())
 
     def close(self) -> None:
         """End the open ledger cleanly and give the log up.
@@ -322,7 +321,7 @@ class ManagedLedger:
 
         Nothing durable depends on it: it only spares the next owner a scan.
         """
-        state = self._state
+        state = self.state
         if state.in_flight is None and not self._files.owner.is_fenced:
             if state.open_ledger is not None:
                 state.end_open_ledger(state.open_ledger.last_append_ms)
@@ -337,27 +336,22 @@ class ManagedLedger:
     @property
     def last_position(self) -> Position:
         """The last durable entry, EARLIEST if there never was one."""
-        return self._state.manifest.last_position
+        return self.state.manifest.last_position
 
     @property
     def first_position(self) -> Position:
         """The first entry there is; where the next one would stand if there is none."""
-        return self._state.first_position()
+        return self.state.first_position
 
     @property
     def trimmed_position(self) -> Position:
         """The last entry that was trimmed, EARLIEST if none was."""
-        return self._state.manifest.trimmed
-
-    @property
-    def segments_version(self) -> int:
-        """Rises whenever segments come or go."""
-        return self._state.segments_version
+        return self.state.manifest.trimmed
 
     @property
     def appended_bytes(self) -> int:
         """Bytes of all frames that became durable since the log was opened."""
-        return self._state.appended_bytes
+        return self.state.appended_bytes
 
     @property
     def readable_position(self) -> Position:
@@ -366,40 +360,40 @@ class ManagedLedger:
         It is durable, and may be behind `last_position` as long as whoever owns the log wants it to be
         durable elsewhere, too: see `show`.
         """
-        return self._state.readable.position
+        return self.state.readable.position
 
     def ledgers(self) -> list[LedgerInfo]:
         """The ledgers, for stats.
 
         Of the open one only id and times are up to date.
         """
-        return list(self._state.manifest.ledgers.values())
+        return list(self.state.manifest.ledgers.values())
 
     def index_points(self) -> list[IndexPoint]:
         """Where frames start, in order.
 
         There is one point for every 4 MiB or 4,000 entries, and for each segment.
         """
-        return list(self._state.index.points)
+        return list(self.state.index.points)
 
     def last_message(self) -> dict[str, Any]:
         """Return the position of the last readable entry, and how many messages its batch has.
 
         The position is [-1, -1] if there is none, the size 0 unless the entry is a batch.
         """
-        readable = self._state.readable
+        readable = self.state.readable
         return {"position": list(readable.position), "batch_size": readable.batch_size}
 
     def begin_backlog(self, start: Position) -> BacklogSearch:
         """Search and measure what stands at a position and behind; `run` it on any thread."""
-        state = self._state
+        state = self.state
         segments = state.readable_segments()
         points = list(state.index.points)
         return BacklogSearch(start, state.index.floor(start), segments, state.readable.position, points)
 
     def begin_position_at_time(self, time_ms: int) -> TimeSearch:
         """Search the first entry published at or after a time; `run` it on any thread."""
-        state = self._state
+        state = self.state
         floor = state.index.floor_of_time(time_ms)
         return TimeSearch(time_ms, floor, state.readable_segments(), state.readable.position)
 

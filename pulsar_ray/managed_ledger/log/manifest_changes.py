@@ -103,6 +103,8 @@ class ManifestChanges:
     def fail(self, change: ManifestChange) -> None:
         """The change's run raised: whether it is in effect after a restart is unknown."""
         self._state.unfinished.remove(change)
+        if change.deleted:
+            self._state.look_for_first()
         self._state.ended[:0] = change.ends
         if any(isinstance(record, DeduplicationSwitched) and record.is_on for record in change.records):
             self._state.sequences.switch(on=False)
@@ -293,7 +295,7 @@ class ManifestChanges:
 
     def _before_all(self) -> Position:
         """The mark-delete position before all there is, what compaction has kept included."""
-        first, compacted = self._state.first_position(), self.compacted
+        first, compacted = self._state.first_position, self.compacted
         kept = None if compacted is None else compacted.first
         return mark_delete_before(first if kept is None else min(first, kept))
 
@@ -531,6 +533,8 @@ class ManifestChanges:
         if records and self._state.has_to_rewrite(self._files.log):
             change.snapshot = self._state.snapshot()
         self._state.unfinished.append(change)
+        if deleted:
+            self._state.look_for_first()
         return change
 
 

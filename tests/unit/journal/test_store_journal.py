@@ -447,7 +447,7 @@ async def test_a_log_that_is_written_while_it_is_taken_in_is_whole(
         append(partition.log, seq, size=20_000)  # more than an index holds: pieces are uploaded meanwhile
     partition.link.set_durability(SYNC, 30.0)
     for _ in range(5):
-        partition.log._files.log.rewrite([to_log(each) for each in partition.log._state.snapshot()])
+        partition.log._files.log.rewrite([to_log(each) for each in partition.log.state.snapshot()])
     partition.publish(40)
     await partition.until_confirmed(40)
     partition.die()
@@ -671,7 +671,7 @@ async def test_a_partition_that_restarts_before_its_manifest_was_shipped_is_ship
     journal, partition = await shipped_one(first, url)
     hold_back(journal)
     for _ in range(2):
-        partition.log._files.log.rewrite([to_log(each) for each in partition.log._state.snapshot()])
+        partition.log._files.log.rewrite([to_log(each) for each in partition.log.state.snapshot()])
     partition.publish(1)
     await until(lambda: journal.status()["waitingBytes"] > 0)
     partition.die()
@@ -724,7 +724,7 @@ async def test_what_a_former_owner_told_is_taken_before_what_its_successor_tells
     shipping.cut = Cut(queued_appends=0)  # nothing is read for now
     (former,) = door._tellers.values()
     partition.publish(1)
-    partition.log._files.log.rewrite([to_log(each) for each in partition.log._state.snapshot()])
+    partition.log._files.log.rewrite([to_log(each) for each in partition.log.state.snapshot()])
     partition.link.flush()
     partition.die()
     again = Partition(homes[0])

@@ -74,10 +74,12 @@ class Rig:
         self.loop = ManualLoop()
         self.log = SimpleNamespace(
             epoch=EPOCH,
-            readable_position=Position(LEDGER, -1),
-            first_position=Position(LEDGER, 0),
-            segments_version=1,
-            segments=list,
+            state=SimpleNamespace(
+                readable=LogEnd(Position(LEDGER, -1), 0, 0, 0),
+                first_position=Position(LEDGER, 0),
+                segments_version=1,
+                readable_segments=list,
+            ),
             changes=self,
         )
         loop: Any = self.loop
@@ -99,10 +101,10 @@ class Rig:
         self.followers.follow(session, Follow(session.id, EPOCH, armed))
 
     def commit(self, header: bytes = HEADER) -> None:
-        entry = self.log.readable_position.entry_id + 1
-        position = self.log.readable_position = Position(LEDGER, entry)
+        entry = self.log.state.readable.position.entry_id + 1
+        end = self.log.state.readable = LogEnd(Position(LEDGER, entry), 0, 0, 0)
         frame = (LEDGER, 0, 1000 * entry, header)
-        self.followers.advanced(AppendResult([position], [frame], LogEnd(position, 0, 0, 0)))
+        self.followers.advanced(AppendResult([end.position], [frame], end))
 
     def before(self, number: int = 0) -> list[int]:
         """The entry that the frames of each packet stand behind."""

@@ -79,7 +79,7 @@ def test_nothing_counts_before_it_is_finished(tmp_path: Path) -> None:
         log.begin_append([block(1)], 1000)
     log.finish_append(commit)
     assert log.incarnations.classify(5, 0, 1) == Repeat(Position(FIRST_LEDGER, 0))
-    assert log.segments_version == 1
+    assert log.state.segments_version == 1
 
 
 def test_one_write_and_one_sync_per_commit_and_no_copy(tmp_path: Path) -> None:

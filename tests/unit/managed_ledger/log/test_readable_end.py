@@ -49,13 +49,13 @@ def test_segments_end_at_the_readable_end(tmp_path: Path) -> None:
 def test_a_segment_that_nobody_may_see_yet_comes_with_a_new_version(tmp_path: Path) -> None:
     log = open_log(tmp_path, config=settings(managed_ledger_max_entries_per_ledger=1))
     append(log, 0)
-    version, known = log.segments_version, log.segments()
+    version, known = log.state.segments_version, log.segments()
     unseen = append_unseen(log, 1)
     assert unseen.position.ledger_id > known[-1].ledger_id
     assert log.segments() == known
-    told = log.segments_version
+    told = log.state.segments_version
     log.show(unseen)
-    assert log.segments_version > told >= version
+    assert log.state.segments_version > told >= version
     assert [segment.ledger_id for segment in log.segments()] == [
         known[-1].ledger_id,
         unseen.position.ledger_id,
