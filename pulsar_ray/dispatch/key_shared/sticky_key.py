@@ -19,6 +19,7 @@ from pulsar_ray.format.block import (
     ENCRYPTED,
     KEY_COLUMN,
     ORDERING_KEY_COLUMN,
+    ROW_IS_ENTRY,
     BlockHeader,
     parse_block_header,
 )
@@ -203,10 +204,10 @@ def needs_payload(header: BlockHeader) -> bool:
 
     Then its header does not name them all.
     """
-    return (
-        header.row_is_entry
+    return bool(
+        header.flags & ROW_IS_ENTRY
         and header.payload_format == ARROW
-        and bool(header.columns & (KEY_COLUMN | ORDERING_KEY_COLUMN))
+        and header.columns & (KEY_COLUMN | ORDERING_KEY_COLUMN)
         and not header.flags & ENCRYPTED
     )
 
@@ -241,11 +242,8 @@ class SlotsOfBlocks:
         self._found: list[Slots | _Rows] = []
         self._keys = 0
         self._bytes = 0
-
-    @property
-    def is_full(self) -> bool:
+        self.is_full = False
         """Whether hashing more at once would gain nothing."""
-        return self._keys >= _MANY_KEYS or self._bytes >= _MANY_BYTES
 
     def add_slot(self, slot: int) -> None:
         """The next block is known to have this one."""
@@ -268,7 +266,7 @@ class SlotsOfBlocks:
 
         Raises InvalidMessage; then nothing was added.
         """
-        self.add_slot(self._slot_in(header))
+        self._found.append(self._slot_in(header))
 
     def add_unreadable(self) -> None:
         """The next block cannot be read: it goes to one consumer, which meets the error."""
@@ -295,6 +293,7 @@ class SlotsOfBlocks:
         for column in columns:
             self._keys += header.message_count
             self._bytes += len(column.data)
+        self.is_full = self._keys >= _MANY_KEYS or self._bytes >= _MANY_BYTES
 
     def _slot_in(self, header: BlockHeader) -> int:
         metadata = header.metadata()
@@ -309,6 +308,7 @@ class SlotsOfBlocks:
         if not self._keys:
             return cast("list[Slots]", found)  # none has rows with keys of their own
         self._keys = self._bytes = 0
+        self.is_full = False
         columns = [column for block in found if isinstance(block, _Rows) for column in block.columns]
         hashed = iter(_slots_of_columns(columns, self._slotting))
         return [

@@ -136,7 +136,10 @@ def slots_in(reader: SegmentReader, refs: Sequence[BlockRef], slotting: Slotting
     found: list[Slots] = []
     for ref in refs:
         try:
-            _look_at(ref, window, blocks)
+            if ref.length <= _BLOCK_READ_WHOLE_BYTES:
+                blocks.add_block(window.read(ref.offset, ref.length, _WINDOW_BYTES))
+            else:
+                _add_large(ref, window, blocks)
         except UNREAD:
             raise
         except (PulsarException, UnknownCodec, ValueError) as error:
@@ -153,11 +156,8 @@ def slots_in(reader: SegmentReader, refs: Sequence[BlockRef], slotting: Slotting
     return found + blocks.take()
 
 
-def _look_at(ref: BlockRef, window: SegmentWindow, blocks: SlotsOfBlocks) -> None:
-    """Add a block to those whose slots are to be found."""
-    if ref.length <= _BLOCK_READ_WHOLE_BYTES:
-        blocks.add_block(window.read(ref.offset, ref.length, _WINDOW_BYTES))
-        return
+def _add_large(ref: BlockRef, window: SegmentWindow, blocks: SlotsOfBlocks) -> None:
+    """Add a block of which no more than the keys is read."""
     data = window.read(ref.offset, _BEGINNING_BYTES)
     needed = int.from_bytes(data[8:12], "little") + _METADATA_BYTES
     if needed > len(data):
