@@ -199,7 +199,9 @@ class StoredSubscriptions:
         if not self._first_packet.done():
             self._first_packet.set_result(None)
         for subscription in self._served.values():
-            subscription.turn.log_moved()
+            if subscription.consumers:
+                # Several packets that were read late have one turn.
+                subscription.turn.schedule()
 
     def _expired(self, position: Position) -> None:
         """Take over what the partition has acknowledged for the subscription."""

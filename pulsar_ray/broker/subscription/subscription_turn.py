@@ -102,14 +102,6 @@ class SubscriptionTurn:
         self._holds -= 1
         self.schedule()
 
-    def log_moved(self) -> None:
-        """Run as well, if anybody is connected.
-
-        Several packets that were read late have one turn.
-        """
-        if self._consumers:
-            self.schedule()
-
     def room_was_made(self) -> None:
         """Run as well, unless nothing waits for room."""
         has_delayed = self._core.delayed.left_through is not None

@@ -151,6 +151,7 @@ class BlockIntake:
     def take_in(self, read: ReadBlocks, now_ms: int = 0) -> None:
         """Blocks in the order of the log; those below the read position are known already."""
         cursor, blocks = self._cursor, self._blocks
+        extend = cursor.ledgers.extend
         # Behind all holes, counts and claims every row of a block waits.
         marks_end = LATEST if self._returning.claims else cursor.marks_end
         read_position: tuple[int, int] = self.read_position
@@ -161,24 +162,24 @@ class BlockIntake:
             if following <= read_position:
                 continue
             if has_read and read_position[0] != ledger_id:
-                cursor.ledgers.extend(_before(read_position))
+                extend(read_position[0], read_position[1] - 1)
             read_position, has_read = following, True
             if read.chunks and (chunk := read.chunks.get((ledger_id, first))) is not None:
-                cursor.ledgers.extend(_before(following))
+                extend(ledger_id, following[1] - 1)
                 self._take_in_chunk(ref, chunk, slots, times, now_ms)
                 continue
             if times is not None:
-                cursor.ledgers.extend(_before(following))
+                extend(ledger_id, following[1] - 1)
                 self._take_in_delayed(ref, slots, times)
                 continue
             if (ledger_id, first) > marks_end:
                 blocks.add_whole(DispatchBlock(ref, slots))
                 continue
-            cursor.ledgers.extend(_before(following))
+            extend(ledger_id, following[1] - 1)
             if rows := self._unacknowledged(ref):
                 self._add(DispatchBlock(ref, slots), rows)
         if has_read:
-            cursor.ledgers.extend(_before(read_position))
+            extend(read_position[0], read_position[1] - 1)
             self.read_position = Position(*read_position)
             self._has_read = True
             if blocks.suspects.groups:
@@ -268,7 +269,8 @@ class BlockIntake:
             return None
         if cursor.ledgers.end < last:
             return True
-        entry = cursor.ledgers.after(max(_before(self.read_position), cursor.mark_delete))
+        before = Position(self.read_position.ledger_id, self.read_position.entry_id - 1)
+        entry = cursor.ledgers.after(max(before, cursor.mark_delete))
         while entry is not None and entry <= last:
             run_end = cursor.deleted.run_end(*entry)
             if run_end is None:
@@ -401,8 +403,3 @@ class BlockIntake:
             for a, b, count in counts.runs(ref.ledger_id, first + start, first + end - 1):
                 counted_rows.insert(parts, row_sets.span(a - first, b - first + 1), count)
         return parts
-
-
-def _before(position: tuple[int, int]) -> Position:
-    """Return the entry before a position that is not the first of its ledger."""
-    return Position(position[0], position[1] - 1)

@@ -161,14 +161,12 @@ def sticky_key(ordering_key: str | None, key: str | None) -> str:
     return ordering_key or key or NON_KEY
 
 
-def murmur3_32(key: str) -> int:
-    """Murmur3 x86 32 bits, seed 0, over UTF-8, unsigned."""
-    return mmh3.hash(key.encode("utf-8", "surrogatepass"), 0, signed=False)
-
-
 def slot_of(key: str, slotting: Slotting) -> int:
-    """The slot of a sticky key."""
-    digest = murmur3_32(key)
+    """The slot of a sticky key.
+
+    By Murmur3 x86 32 bits, seed 0, over UTF-8, unsigned.
+    """
+    digest = mmh3.hash(key.encode("utf-8", "surrogatepass"), 0, signed=False)
     if slotting is Slotting.RANGE:
         return digest % SLOTS
     return (digest & 0x7FFFFFFF) % (SLOTS - 1) + 1

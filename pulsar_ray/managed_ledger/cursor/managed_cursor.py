@@ -47,21 +47,21 @@ class LedgerSpans:
         for i in range(1, len(ids)):
             self._before[i] = self._before[i - 1] + self._lasts[i - 1] + 1
 
-    def extend(self, end: Position) -> None:
-        """The entry `end` exists, and all before it in its ledger.
+    def extend(self, ledger_id: int, last: int) -> None:
+        """The entries up to `last` of a ledger exist.
 
-        Cheap where it is in the newest ledger.
+        Cheap where it is the newest ledger.
         """
-        if not self._ids or end.ledger_id > self._ids[-1]:
+        if not self._ids or ledger_id > self._ids[-1]:
             before = self._before[-1] + self._lasts[-1] + 1 if self._ids else 0
-            self._ids.append(end.ledger_id)
-            self._lasts.append(end.entry_id)
+            self._ids.append(ledger_id)
+            self._lasts.append(last)
             self._before.append(before)
-        elif end.ledger_id == self._ids[-1]:
-            self._lasts[-1] = max(self._lasts[-1], end.entry_id)
-        elif end.entry_id > self.last_entry_of(end.ledger_id):
+        elif ledger_id == self._ids[-1]:
+            self._lasts[-1] = max(self._lasts[-1], last)
+        elif last > self.last_entry_of(ledger_id):
             spans = dict(zip(self._ids, self._lasts, strict=True))
-            self.replace(sorted({**spans, end.ledger_id: end.entry_id}.items()))
+            self.replace(sorted({**spans, ledger_id: last}.items()))
 
     @property
     def end(self) -> Position:

@@ -79,7 +79,7 @@ def run_until_cut(disk: PowerCutDisk, directory: Path, rng: random.Random) -> Co
                 confirmed.entries[position] = seq
                 seq += 1
                 if rng.random() < 0.3:
-                    cursor.cursor.ledgers.extend(position)
+                    cursor.cursor.ledgers.extend(*position)
                     cursor.cursor.acknowledge_up_to(position)
                     flush = cursor.begin_flush()
                     assert flush is not None

@@ -186,7 +186,7 @@ class CoreFeeder:
                 # Behind the end of a ledger that was closed meanwhile there would seem to be nothing.
                 self._newest_ledger_id = last.ledger_id
                 self.extend_ledgers()
-            core.cursor.ledgers.extend(last)
+            core.cursor.ledgers.extend(*last)
 
     def extend_ledgers(self) -> None:
         """Tell the cursor where the ledgers of the log end."""

@@ -10,8 +10,8 @@ import pytest
 
 from pulsar_ray.dispatch.key_shared.sticky_key import (
     NON_KEY,
+    SLOTS,
     Slotting,
-    murmur3_32,
     murmur3_32_of,
     slot_of,
     slots_of,
@@ -40,9 +40,9 @@ OBSERVED = {
 
 
 def test_the_documented_hash() -> None:
-    assert murmur3_32("Order-3459134") == 3112179635
-    assert murmur3_32("orders-aggregator-pod-2345-consumer1") == 1003084738
-    assert murmur3_32("NON_KEY") & 0x7FFFFFFF == 1110787044
+    assert slot_of("Order-3459134", Slotting.RANGE) == 3112179635 % SLOTS
+    assert slot_of("orders-aggregator-pod-2345-consumer1", Slotting.RANGE) == 1003084738 % SLOTS
+    assert slot_of("NON_KEY", Slotting.RING) == 1110787044 % (SLOTS - 1) + 1
 
 
 @pytest.mark.parametrize("key", OBSERVED)

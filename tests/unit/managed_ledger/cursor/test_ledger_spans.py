@@ -26,7 +26,7 @@ def test_spans_agree_with_a_list_of_entries(seed: int) -> None:
             assert spans.last_entry_of(position.ledger_id) == lasts.get(position.ledger_id, -1)
         assert [spans.position_of(i) for i in range(-1, len(entries) + 1)] == [None, *entries, None]
         grown = Position(rng.randint(1, 41), rng.randint(0, 6))
-        spans.extend(grown)
+        spans.extend(*grown)
         lasts[grown.ledger_id] = max(lasts.get(grown.ledger_id, -1), grown.entry_id)
 
 
