@@ -275,13 +275,22 @@ class BatchBuilder:
             check_delay(deliver_at, now_ms, self.max_delivery_delay_ms)
         return deliver_at > now_ms
 
-    def id_alone(self, value: bytes) -> int | None:
+    def id_alone(self, value: bytes, fields: MessageFields | None) -> int | None:
         """Take the sequence id of a message that becomes its own block at once.
 
         The message is not added: the caller encodes it. None if it has to be added, because something is open
-        or finished, or its size has to be looked at.
+        or finished, or its id, time or size has to be looked at.
         """
-        if self.is_open or self.sealed or not len(value) < min(self.alone_bytes, self.limit):
+        if self.is_open or self.sealed:
+            return None
+        extra = 0
+        if fields is not None:
+            if fields.sequence_id is not None or fields.deliver_at is not None:
+                return None
+            extra = _extra_bytes(fields)
+            if BLOCK_HEADER_SIZE + self._name_bytes + extra > METADATA_ALLOWANCE:
+                return None
+        if len(value) + extra >= min(self.alone_bytes, self.limit):
             return None
         sequence_id = self._next_id
         self._next_id += 1

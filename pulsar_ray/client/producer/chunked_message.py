@@ -165,13 +165,8 @@ def _metadata(fields: MessageFields | None, now_ms: int) -> BlockMetadata:
     if fields is None:
         return BlockMetadata()
     deliver_at = fields.deliver_at
-    return BlockMetadata(
-        key=fields.key,
-        ordering_key=fields.ordering_key,
-        event_time=fields.event_time,
-        properties=dict(fields.properties) if fields.properties else None,
-        deliver_at=deliver_at if deliver_at is not None and deliver_at > now_ms else None,
-    )
+    is_due = deliver_at is None or deliver_at <= now_ms
+    return fields.metadata()._replace(deliver_at=None if is_due else deliver_at)
 
 
 class _Receipts:

@@ -17,6 +17,7 @@ from pulsar_ray.client.options.checks import (
     check_properties,
     refuse,
 )
+from pulsar_ray.format.metadata import BlockMetadata
 
 LAST_TIME_MS = 253_402_300_799_999
 """The end of the year 9999."""
@@ -35,6 +36,19 @@ class MessageFields(NamedTuple):
     event_time: int | None = None
     sequence_id: int | None = None
     deliver_at: int | None = None
+
+    def metadata(
+        self, producer_name: str | None = None, schema_version: bytes | None = None
+    ) -> BlockMetadata:
+        """Return the metadata of a block that has this message alone, due at once."""
+        return BlockMetadata(
+            producer_name=producer_name,
+            key=self.key,
+            ordering_key=self.ordering_key,
+            event_time=self.event_time,
+            properties=dict(self.properties) if self.properties else None,
+            schema_version=schema_version,
+        )
 
 
 def message_fields(

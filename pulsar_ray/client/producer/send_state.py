@@ -456,11 +456,11 @@ class SendState:
             return ELSEWHERE
         self.sure -= 1
         builder: BatchBuilder = self.builder  # type: ignore[assignment]
-        is_plain = fields is None and value is not None
         if (
-            is_plain
+            fields is None
+            and value is not None
             and (rows := builder.plain) is not None
-            and builder.bytes + (size := len(value)) < builder.limit  # type: ignore[arg-type]
+            and builder.bytes + (size := len(value)) < builder.limit
             and size <= builder.alone_bytes
         ):
             # As the builder would add it, without another call: most messages come this way.
@@ -471,7 +471,7 @@ class SendState:
             if in_turn:
                 builder.has_turn = True
             flags = SEALED if len(values) >= builder.max_rows and builder.seal() else 0
-        elif is_plain and self._sends_singly and self._add_single(value, callback):  # type: ignore[arg-type]
+        elif self._sends_singly and self._add_single(value, callback, fields):
             return actions | WRITE
         else:
             flags = builder.add(value, callback, fields, in_turn)
@@ -496,18 +496,21 @@ class SendState:
             actions |= TIME
         return actions
 
-    def _add_single(self, value: bytes, callback: SendCallback | None) -> bool:
-        """Make a block at once of a value that would not gather with others.
+    def _add_single(
+        self, value: bytes | None, callback: SendCallback | None, fields: MessageFields | None
+    ) -> bool:
+        """Make a block at once of a message that would not gather with others.
 
         It is the block that a Batch of the one message gives, in a third of the steps: a synchronous send
-        stands still for each. False, and nothing was added, if its size has to be looked at too.
+        stands still for each. False, and nothing was added, if more than its size has to be looked at.
         """
         if (
-            self.unconfirmed.messages
+            value is None
+            or self.unconfirmed.messages
             or self.phase is not OPEN
             or self.is_calling_back
             or self._is_gathering
-            or (sequence_id := self.builder.id_alone(value)) is None  # type: ignore[union-attr]
+            or (sequence_id := self.builder.id_alone(value, fields)) is None  # type: ignore[union-attr]
         ):
             return False
         numbers = self.numbers
@@ -519,6 +522,7 @@ class SendState:
             first_sequence_id=sequence_id,
             last_sequence_id=sequence_id,
             publish_time_ms=self._clock.now_ms(),
+            metadata=None if fields is None else fields.metadata(self.producer_name, self.schema_version),
             fields=self._encoded_fields,
         )
         numbers.next_seq = seq + 1
@@ -541,9 +545,8 @@ class SendState:
         self._note_stored(sequence_id)
         if callback is not None:
             is_stored = ledger_id != DUPLICATE_LEDGER
-            complete_callback(
-                callback, MessageId(self.partition, ledger_id, entry_id) if is_stored else NO_ID
-            )
+            message_id = MessageId(self.partition, ledger_id, entry_id) if is_stored else NO_ID
+            complete_callback(callback, message_id)
 
     def add_alone(self, value: bytes, callback: SendCallback, fields: MessageFields | None) -> int:
         """Add a message that was admitted, and finish its block. Raises MessageTooBig."""
@@ -767,17 +770,14 @@ class SendState:
             # They may be of an incarnation given up, whose numbers mean other blocks by now; or they come
             # again.
             return 0
-        unconfirmed = self.unconfirmed
-        unconfirmed.confirm(rows)
-        self.settled.extend(unconfirmed.take_settled())
+        self.settled.extend(self.unconfirmed.confirm(rows))
         return COMPLETE | WAKE | WRITE
 
     def refused(self, entry_seq: int, error: PulsarException) -> int:
         """Fail the block that the partition has refused."""
         if self.phase is not OPEN:
             return 0
-        self.unconfirmed.refuse(entry_seq, error)
-        self.settled.extend(self.unconfirmed.take_settled())
+        self.settled.extend(self.unconfirmed.refuse(entry_seq, error))
         return COMPLETE | WAKE | WRITE
 
     def partly_stored(self, entry_seq: int, stored_id: int) -> int:

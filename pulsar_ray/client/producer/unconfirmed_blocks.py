@@ -167,10 +167,12 @@ class UnconfirmedBlocks:
         """The block with this entry_seq."""
         return next((block for block in self._blocks if block.entry_seq == entry_seq), None)
 
-    def confirm(self, rows: Sequence[tuple[int, int, int, int, int]]) -> None:
-        """Note the receipts of blocks; one that came before is harmless.
+    def confirm(self, rows: Sequence[tuple[int, int, int, int, int]]) -> list[UnconfirmedBlock]:
+        """Note the receipts of blocks, and take out the answered ones at the front.
 
-        They are in the order of the blocks, but for those that overtook others.
+        A receipt that came before is harmless. They are in the order of the blocks, but for those that
+        overtook others. After a cut an answer may overtake the one of an earlier block; it waits, so that
+        callbacks come in order.
         """
         blocks = iter(self._blocks)
         block = next(blocks, None)
@@ -184,24 +186,11 @@ class UnconfirmedBlocks:
                 block = next(blocks, None)
             if block is not None and block.entry_seq == entry_seq:
                 block.outcome = (ledger_id, entry_id, None)
-
-    def refuse(self, entry_seq: int, error: PulsarException) -> None:
-        """Note that a block was refused; a refusal that came before is harmless."""
-        if (block := self.find(entry_seq)) is not None:
-            block.outcome = (-1, -1, error)
-
-    def take_settled(self) -> list[UnconfirmedBlock]:
-        """Take out the answered blocks at the front.
-
-        After a cut an answer may overtake the one of an earlier block; it waits, so that callbacks come in
-        order.
-        """
         settled: list[UnconfirmedBlock] = []
-        blocks = self._blocks
         now_s = self._monotonic_s()
-        while blocks and blocks[0].outcome is not None:
-            block = blocks.popleft()
-            if block.sealed_s and block.outcome is not None and block.outcome[2] is None:
+        while self._blocks and (outcome := self._blocks[0].outcome) is not None:
+            block = self._blocks.popleft()
+            if block.sealed_s and outcome[2] is None:
                 self.latency.observe(now_s - block.sealed_s)
             if self.sent:
                 self.sent -= 1
@@ -211,6 +200,12 @@ class UnconfirmedBlocks:
             settled.append(block)
         self._look_for_unsent()
         return settled
+
+    def refuse(self, entry_seq: int, error: PulsarException) -> list[UnconfirmedBlock]:
+        """Note that a block was refused, as `confirm` does receipts."""
+        if (block := self.find(entry_seq)) is not None:
+            block.outcome = (-1, -1, error)
+        return self.confirm(())
 
     def resend(self) -> None:
         """Mark everything as unwritten: the carrier is gone.

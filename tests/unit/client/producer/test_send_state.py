@@ -167,18 +167,26 @@ def test_messages_of_one_turn_of_the_loop_go_together() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 1024, 4096, 4097, 60_000])
-def test_a_lone_message_is_the_block_that_a_batch_of_it_is(size: int) -> None:
+@pytest.mark.parametrize(
+    "fields", [None, MessageFields("k"), MessageFields("k", "o", {"a": "b", "c": "d"}, 5)], ids=str
+)
+def test_a_lone_message_is_the_block_that_a_batch_of_it_is(size: int, fields: MessageFields | None) -> None:
     it = Sending()
+    it.state.schema_version = b"12345678"
+    it.state.begun(opened("maker"))
+    it.open()
     value = bytes(index % 251 for index in range(size))
-    assert it.state.add(value, None) == WRITE
+    assert it.state.add(value, None, fields) == WRITE
     assert it.state.gathered == 0, "it was made a block at once"
     (block,) = it.state.unconfirmed
     general = BatchBuilder(BatchLimits(is_batching=False), it.clock)
-    general.add(value, None)
+    general.add(value, None, fields)
     general.seal()
     (batch,) = general.take_sealed()
-    numbers = it.state.opening_numbers()
-    buffers = batch.encode(incarnation=numbers[0], entry_seq=0, producer_name="maker")
+    incarnation, _, _ = it.state.opening_numbers()
+    buffers = batch.encode(
+        incarnation=incarnation, entry_seq=0, producer_name="maker", schema_version=b"12345678"
+    )
     assert b"".join(block.buffers) == b"".join(buffers)
     assert (block.entries, block.messages, block.size) == (1, 1, batch.payload_bytes)
 
@@ -200,14 +208,35 @@ def test_ids_go_on_whether_messages_become_blocks_at_once_or_gather() -> None:
     assert it.state.last_sequence_id == 10
 
 
-def test_a_message_whose_size_has_to_be_looked_at_does_not_become_a_block_at_once() -> None:
+@pytest.mark.parametrize(
+    ("value", "fields"),
+    [
+        (bytes(100_000), None),
+        (None, MessageFields("k")),
+        (b"x", MessageFields("k", sequence_id=7)),
+        (b"x", MessageFields("k", deliver_at=1 << 50)),
+    ],
+    ids=["size", "tombstone", "id", "delay"],
+)
+def test_a_message_with_more_to_look_at_does_not_become_a_block_at_once(
+    value: bytes | None, fields: MessageFields | None
+) -> None:
     it = Sending()
-    it.state.add(bytes(100_000), None)
+    it.state.add(value, None, fields)
     assert len(it.state.unconfirmed) == 0
     assert seqs(it.write()) == [(0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("size", "fields"), [(6_000_000, None), (1, MessageFields("k" * 6_000_000))], ids=["value", "key"]
+)
+def test_a_lone_message_that_is_too_big_is_refused(size: int, fields: MessageFields | None) -> None:
+    it = Sending()
     with pytest.raises(MessageTooBig):
-        it.state.add(bytes(6_000_000), None)
-    assert it.state.gathered == 0
+        it.state.add(bytes(size), None, fields)
+    assert it.state.gathered == len(it.state.unconfirmed) == 0
+    assert it.state.add(b"next", None) == WRITE
+    assert [header.first_sequence_id for header in it.write()] == [0]
 
 
 # --- batches ---------------------------------------------------------------------------------------

@@ -28,9 +28,8 @@ def test_no_more_are_under_way_than_the_partition_remembers() -> None:
     blocks = pending(WINDOW_BLOCKS + 3)
     assert written(blocks) == list(range(WINDOW_BLOCKS))
     assert not blocks.has_unsent
-    blocks.confirm([(7, 0, 1, 1, 0)])
-    blocks.confirm([(7, 1, 1, 1, 1)])
-    assert [block.entry_seq for block in blocks.take_settled()] == [0, 1]
+    settled = [*blocks.confirm([(7, 0, 1, 1, 0)]), *blocks.confirm([(7, 1, 1, 1, 1)])]
+    assert [block.entry_seq for block in settled] == [0, 1]
     assert written(blocks) == [WINDOW_BLOCKS, WINDOW_BLOCKS + 1]
     blocks.resend()
     assert written(blocks) == list(range(2, WINDOW_BLOCKS + 2))
@@ -39,18 +38,17 @@ def test_no_more_are_under_way_than_the_partition_remembers() -> None:
 def test_receipts_of_one_packet_may_come_in_any_order_and_again() -> None:
     blocks = pending(4)
     written(blocks)
-    blocks.confirm([(7, seq, 1, 1, seq) for seq in (2, 0, 0, 9, 1)])
-    assert [block.entry_seq for block in blocks.take_settled()] == [0, 1, 2]
-    blocks.confirm([(7, seq, 1, 1, seq) for seq in (0, 3)])
-    assert [block.entry_seq for block in blocks.take_settled()] == [3]
+    settled = blocks.confirm([(7, seq, 1, 1, seq) for seq in (2, 0, 0, 9, 1)])
+    assert [block.entry_seq for block in settled] == [0, 1, 2]
+    settled = blocks.confirm([(7, seq, 1, 1, seq) for seq in (0, 3)])
+    assert [block.entry_seq for block in settled] == [3]
 
 
 def test_answers_wait_for_earlier_ones() -> None:
     blocks = pending(3)
     assert written(blocks) == [0, 1, 2]
-    blocks.confirm([(7, 1, 1, 1, 1)])
-    assert blocks.take_settled() == []
-    blocks.confirm([(7, 0, 1, 1, 0)])
-    blocks.confirm([(7, 0, 1, 1, 0)])
-    assert [block.entry_seq for block in blocks.take_settled()] == [0, 1]
+    assert blocks.confirm([(7, 1, 1, 1, 1)]) == []
+    settled = blocks.confirm([(7, 0, 1, 1, 0)])
+    assert [block.entry_seq for block in settled] == [0, 1]
+    assert blocks.confirm([(7, 0, 1, 1, 0)]) == []
     assert (len(blocks), blocks.messages, blocks.size, blocks.sent) == (1, 1, 10, 1)
