@@ -20,6 +20,7 @@ from pulsar_ray.asyncio.loop_handles import LoopConsumer, LoopProducer
 from pulsar_ray.asyncio.producer import Producer
 from pulsar_ray.asyncio.receiving import has_message_available, receive_into, receive_one
 from pulsar_ray.asyncio.requests import all_answered
+from pulsar_ray.client.consumer.consumer import receive_timeout_s
 from pulsar_ray.client.consumer.consumer_core import ConsumerCore
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.client.options.checks import check_number
@@ -30,7 +31,6 @@ from pulsar_ray.client.received.batch_collector import (
     FOREVER_S,
     BatchCollector,
     batch_limits,
-    receive_timeout_s,
 )
 from pulsar_ray.client.received.message import BlockRows, Message
 from pulsar_ray.client.received.message_batch import MessageBatchView

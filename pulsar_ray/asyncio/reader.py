@@ -9,7 +9,7 @@ from pulsar_ray.asyncio.blocking_calls import in_thread
 from pulsar_ray.asyncio.lazy_handle import LazyHandle, OpeningClient
 from pulsar_ray.asyncio.loop_handles import LoopReader
 from pulsar_ray.asyncio.receiving import has_message_available, receive_one
-from pulsar_ray.client.received.batch_collector import receive_timeout_s
+from pulsar_ray.client.consumer.consumer import receive_timeout_s
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.model.message_id import MessageId
 

@@ -106,7 +106,7 @@ class UnansweredRequests:
         """Whether the consumer is open at the dispatcher: until then requests are kept, not sent."""
         self._lock = threading.Lock()
         self._unanswered: dict[PendingRequest, None] = {}
-        self._forgotten: list[PendingRequest] = []
+        self.forgotten: list[PendingRequest] = []
         self._put_off: set[PendingRequest] = set()
         """Those that wait for `REPEAT_S`."""
 
@@ -212,14 +212,14 @@ class UnansweredRequests:
     def forget(self) -> None:
         """Repeat nothing that a seek ends; call `end_forgotten` soon, without the consumer's lock."""
         with self._lock:
-            self._forgotten += [request for request in self._unanswered if not request.survives_seeks]
+            self.forgotten += [request for request in self._unanswered if not request.survives_seeks]
             self._unanswered = {request: None for request in self._unanswered if request.survives_seeks}
 
     def end_forgotten(self) -> None:
         """Release the threads that wait for forgotten requests, as if these had been carried out."""
-        if self._forgotten:
+        if self.forgotten:
             with self._lock:
-                forgotten, self._forgotten = self._forgotten, []
+                forgotten, self.forgotten = self.forgotten, []
             for request in forgotten:
                 request.end(None)
 
@@ -407,7 +407,7 @@ class LateAcks:
         self._acks = acks
         self._unacked = unacked
         self._requests = requests
-        self._confirmed: dict[tuple[int, int], RowSet] = {}
+        self.confirmed: dict[tuple[int, int], RowSet] = {}
 
     def rows(self, ledger_id: int, first_entry_id: int, rows: RowSet, *, is_batch: bool) -> RowSet:
         """Those of a block's rows that were acknowledged, by whole entries."""
@@ -416,7 +416,7 @@ class LateAcks:
         for request in self._requests.unanswered():
             if request.acknowledged is not None:
                 entries |= _entries_in(request.acknowledged, ledger_id, first_entry_id, count)
-        return (_rows(entries, rows, is_batch) | self._confirmed.get((ledger_id, first_entry_id), 0)) & rows
+        return (_rows(entries, rows, is_batch) | self.confirmed.get((ledger_id, first_entry_id), 0)) & rows
 
     def confirm(self, batch: AckBatch, waiting: Iterable[PlacedRows]) -> None:
         """Remember which rows that wait in the queue an acknowledgment names that is answered now.
@@ -428,20 +428,20 @@ class LateAcks:
             key = (ledger_id, first_entry_id)
             is_batch = self._unacked.batch_size(*key) > 0
             entries = _entries_in(batch, *key, 1 if is_batch else rows.bit_length())
-            known = self._confirmed.get(key, 0) | confirmed.get(key, 0) | _rows(entries, rows, is_batch)
+            known = self.confirmed.get(key, 0) | confirmed.get(key, 0) | _rows(entries, rows, is_batch)
             if known:
                 confirmed[key] = known
-        self._confirmed = confirmed
+        self.confirmed = confirmed
 
     def delivered(self, ledger_id: int, first_entry_id: int, rows: RowSet) -> None:
         """Rows were delivered once more, by a dispatcher that knows of no acknowledgment."""
         key = (ledger_id, first_entry_id)
-        if self._confirmed and key in self._confirmed:
-            self._confirmed[key] &= ~rows
+        if self.confirmed and key in self.confirmed:
+            self.confirmed[key] &= ~rows
 
     def clear(self) -> None:
         """Forget what was confirmed: nothing waits in the queue."""
-        self._confirmed = {}
+        self.confirmed = {}
 
 
 def _rows(entries: RowSet, rows: RowSet, is_batch: bool) -> RowSet:

@@ -30,7 +30,6 @@ from pulsar_ray.client.received.batch_collector import (
     FOREVER_S,
     BatchCollector,
     batch_limits,
-    receive_timeout_s,
 )
 from pulsar_ray.client.received.message import BlockRows, Message
 from pulsar_ray.client.received.message_batch import MessageBatchView
@@ -488,6 +487,13 @@ class Consumer(LazyHandle):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _resubscribe, (self._client, self._options)
+
+
+def receive_timeout_s(timeout_millis: int) -> float:
+    """The timeout in seconds. Raises ValueError for anything but an int."""
+    if not isinstance(timeout_millis, int):
+        raise ValueError(f"timeout_millis={timeout_millis!r}: give an int (ms) or None")
+    return timeout_millis / 1000
 
 
 def _resubscribe(client: ConsumerClient, options: ConsumerOptions) -> Consumer:

@@ -82,7 +82,7 @@ class ConsumerCore:
         )
         self._arrivals = ArrivalSignal(self.lock)
         self._taking = threading.Lock()
-        self._receivers = WaitingReceivers()
+        self.receivers = WaitingReceivers()
         self._serving = 0
         self._waiting = 0
         self._bulk_window = 0
@@ -120,7 +120,7 @@ class ConsumerCore:
         self._read_errors.clear()
         self._returned.clear()
         self._standing.clear()
-        self._receivers.clear()
+        self.receivers.clear()
         self.error = error
         self.partitions.forked(self.lock)
 
@@ -142,7 +142,7 @@ class ConsumerCore:
         options = self.options
         if options.receiver_queue_size == 0:
             # The one that is being served wants no more than what it gets now.
-            is_awaited = self._waiting or len(self._receivers) > self._serving
+            is_awaited = self._waiting or len(self.receivers) > self._serving
             return max(1 if is_awaited else 0, self._bulk_window)
         share = options.max_total_receiver_queue_size_across_partitions // max(1, len(self.partitions.all))
         return max(1, min(options.receiver_queue_size, share), self._bulk_window)
@@ -267,7 +267,7 @@ class ConsumerCore:
         with self.lock:
             self.error = self.error or error.again()
             self._arrivals.notify()
-            receivers, self._receivers = self._receivers, WaitingReceivers()
+            receivers, self.receivers = self.receivers, WaitingReceivers()
         receivers.fail(error)
 
     # --- one message ------------------------------------------------------------------------------
@@ -284,7 +284,7 @@ class ConsumerCore:
             return here
         with self._taking:
             message = self._take(deadline)
-        if self._receivers:
+        if self.receivers:
             self.serve_waiting()
         return message
 
@@ -295,7 +295,7 @@ class ConsumerCore:
             source = self.queue.source
             assert source is not None
             origin = Origin(source, source.generation)
-        if self._receivers:
+        if self.receivers:
             self.serve_waiting()
         return message, origin
 
@@ -304,7 +304,7 @@ class ConsumerCore:
 
         Raises AlreadyClosed, or what reading its block raises.
         """
-        if self._receivers:
+        if self.receivers:
             return None
         message = next(self.queue.messages, None)
         if message is not None or not self._taking.acquire(blocking=False):
@@ -356,12 +356,11 @@ class ConsumerCore:
         while True:
             delivery = None
             with self.lock:
-                if self._is_closed:
-                    self.check()
-                self._put_back_returned()
-                taken = queue.next_part()
+                has_part = (self._returned or queue.parts) and not self._is_closed
+                taken = self._waiting_part() if has_part else None
                 if taken is None:
-                    self.check()
+                    if self.error is not None:
+                        raise self.error.again()
                     if self._mover is not None:
                         self._leave_to_mover()
                     # It waits there until it is decoded, where a rewind or an attachment finds it.
@@ -371,7 +370,6 @@ class ConsumerCore:
             if delivery is not None:
                 taken = self._decode(delivery, one_by_one=one_by_one)
             elif taken is None and self.options.receiver_queue_size:
-                self._send_held_back()
                 self._wait(deadline)
             elif taken is None:
                 self._wait_for_one(deadline)
@@ -380,10 +378,17 @@ class ConsumerCore:
                 if taken[0].rows:
                     return taken
 
-    def _send_held_back(self) -> None:
+    def _waiting_part(self) -> tuple[BlockRows, DeliverySource] | None:
+        """Take the next part of a decoded block, or of what was given back.
+
+        Called with both locks held.
+        """
+        self._put_back_returned()
+        return self.queue.next_part()
+
+    def _send_held_back(self, single: PartitionConsumer) -> None:
         """Send credit that became due while there was something to take."""
-        single = self.partitions.single
-        if single is not None and single.deliveries.count.consumed >= single.deliveries.credit.due:
+        if single.deliveries.count.consumed >= single.deliveries.credit.due:
             single.deliveries.send_credit()
 
     def give_back(self, parts: Iterable[BlockRows], origins: Iterable[Origin]) -> None:
@@ -434,7 +439,7 @@ class ConsumerCore:
         with self.lock:
             if not self.queue.take(delivery):
                 return None
-            may_repeat = source.may_repeat(delivery.redelivery_count)
+            may_repeat = source.has_rewound or delivery.redelivery_count > 0
             if block.message_count == 1 and not (block.is_batch or may_repeat):
                 source.count.consumed += 1
                 return BlockRows(block, _ONLY_ROW), source
@@ -469,14 +474,17 @@ class ConsumerCore:
 
     def _wait(self, deadline: float) -> None:
         """Wait for an arrival or the end, at most for a while. Raises Timeout."""
-        if self.partitions.single is not None and self.partitions.discovery is None:
-            link = self.partitions.single.link
+        single = self.partitions.single
+        if single is not None:
+            self._send_held_back(single)
+        if single is not None and self.partitions.discovery is None:
+            link = single.link
             has_come = link.wait(self, deadline)
             if not has_come and link.is_over:
                 self.check()
                 raise AlreadyClosed("this process has told the broker that it ends")
         else:
-            has_come = self.wait(min(deadline - time.monotonic(), 3600.0))
+            has_come = self._arrivals.wait_for(self.is_set, min(deadline - time.monotonic(), 3600.0))
         if not has_come and time.monotonic() >= deadline:
             raise Timeout("no message arrived in time")
 
@@ -494,9 +502,11 @@ class ConsumerCore:
         Raises NotAllowedError in a callback that must not wait.
         """
         ensure_may_wait("waiting for messages")
-        self._send_held_back()
-        # Credit that a table makes due goes with its acknowledgment, else with the next call.
-        may_wait = 0 if self.partitions.single is None else self._bulk_window // 8
+        may_wait = 0
+        if self.partitions.single is not None:
+            self._send_held_back(self.partitions.single)
+            # Credit that a table makes due goes with its acknowledgment, else with the next call.
+            may_wait = self._bulk_window // 8
         with self._taking:
             with self.lock:
                 self.queue.return_rest()
@@ -535,14 +545,14 @@ class ConsumerCore:
         """Give the next message to a receiver, behind those that wait. Raises AlreadyClosed."""
         with self.lock:
             self.check()
-            self._receivers.append(receiver)
+            self.receivers.append(receiver)
         self.partitions.send_credit()
         self.serve_waiting()
 
     def remove_receiver(self, receiver: Receiver) -> None:
         """Give nothing more to a receiver."""
         with self.lock, suppress(ValueError):
-            self._receivers.remove(receiver)
+            self.receivers.remove(receiver)
 
     def add_listener(self, listener: Callable[[], None]) -> None:
         """Call `listener` at each arrival and at the end, with the lock held.
@@ -562,7 +572,7 @@ class ConsumerCore:
 
     def serve_waiting(self) -> None:
         """Give messages to receivers that wait, in order; called after arrivals, without the lock."""
-        while self._receivers:
+        while self.receivers:
             if not self._taking.acquire(blocking=False):
                 return
             self._serving = 1
@@ -584,13 +594,13 @@ class ConsumerCore:
         try:
             message = self._take_one()
         except PulsarException as error:
-            failed, receiver = error, self._receivers.claim()
+            failed, receiver = error, self.receivers.claim()
             return None if receiver is None else lambda: receiver.fail(failed)
         source = self.queue.source
         if message is None or source is None:
             return None
         origin = Origin(source, source.generation)
-        if (taker := self._receivers.claim()) is not None:
+        if (taker := self.receivers.claim()) is not None:
             return lambda: taker.give(message, origin)
         with self.lock:
             self.queue.return_rest()

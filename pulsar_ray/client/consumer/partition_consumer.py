@@ -81,6 +81,7 @@ class PartitionConsumer:
             is_stored=is_stored,
         )
         self.ack_sender = AckSender(consumer_id, state, self.deliveries, options, owner.lock)
+        self.deliveries.ack_sender = self.ack_sender
         self.unreadable = UnreadableBlocks(consumer_id, decoder, state, self.ack_sender, options, route)
         if is_stored:
             self.deliveries.unreadable = self.unreadable
@@ -95,7 +96,7 @@ class PartitionConsumer:
             )
         self._state = state
         self.session = DispatcherSession(
-            consumer_id, self, self.requests, self.ack_sender, self._on_request, owner.lock
+            consumer_id, self, self.requests, self.ack_sender, self.deliveries.on_request, owner.lock
         )
         self._owner = owner
         self._incarnation = secrets.randbits(63) | 1
@@ -175,12 +176,6 @@ class PartitionConsumer:
                 count_crashes=options.count_crashes,
                 is_read_compacted=bool(options.is_read_compacted),
             )
-
-    def _on_request(self, request: Any, body: memoryview) -> None:
-        """Take what the dispatcher sends, and send acknowledgments that it turns out not to know."""
-        self.deliveries.on_request(request, body)
-        if self.ack_sender.acks.count > self.ack_sender.gathered:
-            self.ack_sender.added()
 
     def opened(self, opened: ConsumerOpened) -> None:
         """Go on with a dispatcher that has opened the consumer."""

@@ -7,25 +7,26 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from pulsar_ray.client.acks.ack_sender import AckSender
 from pulsar_ray.client.acks.ack_timer import AckTimer
 from pulsar_ray.client.acks.ack_tracker import AckBatch
 from pulsar_ray.client.acks.partition_acks import LateAcks, PartitionAcks
 from pulsar_ray.client.acks.unreadable_blocks import UnreadableBlocks
 from pulsar_ray.client.consumer.consumer_credit import ConsumerCredit
-from pulsar_ray.client.consumer.partition_files import PartitionFiles
 from pulsar_ray.client.consumer.start_position import SkippedRows, StartPosition
 from pulsar_ray.client.metrics.client_figures import ReceivedCounts
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
-from pulsar_ray.client.received.block_decoder import SegmentFiles
-from pulsar_ray.client.received.consumed_count import ConsumedCount
+from pulsar_ray.client.received.block_decoder import PartitionFiles, SegmentFiles
 from pulsar_ray.client.received.message import BlockRows, rows_in, set_of
 from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.client.received.receiver_queue import (
+    ConsumedCount,
     DeliverySource,
     QueuedChunk,
     QueuedDelivery,
     ReceiverQueue,
 )
+from pulsar_ray.client.received.waiting_receivers import WaitingReceivers
 from pulsar_ray.errors import PulsarException, error_from
 from pulsar_ray.lane.progress_page import new_counter
 from pulsar_ray.ledger.reader import SegmentGone
@@ -53,6 +54,8 @@ class DeliveryTarget(Protocol):
 
     queue: ReceiverQueue
     files: SegmentFiles
+    receivers: WaitingReceivers
+    """Those that wait without a thread: `serve_waiting` gives them messages."""
 
     @property
     def window(self) -> int:
@@ -108,6 +111,7 @@ class PartitionDeliveries:
         self.received_counts = ReceivedCounts()
         self.count = ConsumedCount(new_counter() if is_stored and options.first_start is None else None)
         self.generation = 0
+        self.has_rewound = False
         self.credit = ConsumerCredit(consumer_id)
         self.skipped = SkippedRows()
         self.numbering = -1
@@ -128,6 +132,8 @@ class PartitionDeliveries:
         self._is_seen = False
         self.ack_timer: AckTimer | None = None
         """Where there is an ack timeout; set before anything is delivered."""
+        self.ack_sender: AckSender
+        """Set before anything is delivered."""
         self.unreadable: UnreadableBlocks | None = None
         """Where messages are stored; set before anything is delivered."""
         self._awaits_reset = False
@@ -214,7 +220,7 @@ class PartitionDeliveries:
             self._acks.acks.repeat_shared()
             if not is_sought:
                 # Redeliveries by an earlier dispatcher do not count here.
-                self.generation = opened.generation
+                self._begin_generation(opened.generation)
                 self.skipped.numbered_anew(opened.generation)
         self._drop_older(opened.generation)
         self._is_seen = opened.sees_handed_over
@@ -256,73 +262,81 @@ class PartitionDeliveries:
     def on_request(self, request: Any, body: memoryview) -> None:
         """Take a delivery, or the order to drop queued ones."""
         if type(request) is Deliver:
-            self._delivered(request, body)
+            with self._lock:
+                if not self._is_void(request):
+                    self._delivered(request, body)
         elif isinstance(request, DeliverChunks):
             self._chunks_delivered(request, body)
         elif isinstance(request, Reset):
             self._reset(request)
         elif isinstance(request, NotRead):
             self._not_read(request)
+        if self._requests.forgotten:
+            self._requests.end_forgotten()
+        if self._target.receivers:
+            self._target.serve_waiting()
+        if self._acks.acks.count > self.ack_sender.gathered:
+            # It turned out that the dispatcher does not know of some.
+            self.ack_sender.added()
 
     def _delivered(self, request: Deliver, body: memoryview) -> None:
+        """Queue what is granted. Called with the lock held."""
         deliveries: list[QueuedDelivery] = []
         generation = request.generation
-        with self._lock:
-            if self._is_void(request):
-                return
-            if generation > self.generation:
-                self._drop_older(generation)
-            offset = 0
-            failures = _failures_by_number(request) if request.row_failures else {}
-            received = self.received_counts
-            for number, grant in request.grants:
-                ledger_id, segment, at, length, first, entries, rows, count, messages = grant
-                row_set = row_sets.from_wire(rows)
-                data = None
-                if body:
-                    data = body[offset : offset + length]
-                    offset += length
-                chunks = self._chunks.pop(number, ()) if self._chunks else ()
-                if number <= self.last_number:
-                    continue
-                self.last_number = number
-                received.messages += row_set.bit_count()
-                received.redelivered += row_set.bit_count() * (count > 0)
-                if self._awaits_reset:
-                    self.count.consumed += row_set.bit_count()
-                    continue
-                if self.is_stored:
+        if generation > self.generation:
+            self._drop_older(generation)
+        offset = 0
+        failures = _failures_by_number(request) if request.row_failures else {}
+        received = self.received_counts
+        for number, grant in request.grants:
+            ledger_id, segment, at, length, first, entries, rows, count, messages = grant
+            row_set = row_sets.from_wire(rows)
+            data = None
+            if body:
+                data = body[offset : offset + length]
+                offset += length
+            chunks = self._chunks.pop(number, ()) if self._chunks else ()
+            if number <= self.last_number:
+                continue
+            self.last_number = number
+            received.messages += row_set.bit_count()
+            received.redelivered += row_set.bit_count() * (count > 0)
+            if self._awaits_reset:
+                self.count.consumed += row_set.bit_count()
+                continue
+            if self.is_stored:
+                if self._late.confirmed:
                     self._late.delivered(ledger_id, first, row_set)
-                    self._unacked.add(ledger_id, first, entries, row_set, messages)
-                    if count or entries < messages:
-                        is_part = entries < messages != row_set.bit_count()
-                        self._note(ledger_id, first, row_set, count, failures.get(number, ()), is_part)
-                if self.start is not None:
-                    # A non-durable cursor dies with its dispatcher: the next one goes on behind what arrived.
-                    last = first + row_set.bit_length() - 1 if entries > 1 else first
-                    self._start_behind([ledger_id, last])
-                deliveries.append(
-                    QueuedDelivery(
-                        self,
-                        generation,
-                        ledger_id,
-                        self.files.path(ledger_id, segment) if self.is_stored else "",
-                        at,
-                        length,
-                        first,
-                        row_set,
-                        count,
-                        data,
-                        failures.get(number, ()),
-                        chunks=chunks,
-                        unread=self._unread.pop(number, None) if self._unread else None,
-                    )
+                self._unacked.add(ledger_id, first, entries, row_set, messages)
+                if count or entries < messages:
+                    is_part = entries < messages != row_set.bit_count()
+                    self._note(ledger_id, first, row_set, count, failures.get(number, ()), is_part)
+            if self.start is not None:
+                # A non-durable cursor dies with its dispatcher: the next one goes on behind what arrived.
+                last = first + row_set.bit_length() - 1 if entries > 1 else first
+                self._start_behind([ledger_id, last])
+            deliveries.append(
+                QueuedDelivery(
+                    self,
+                    generation,
+                    ledger_id,
+                    self.files.path(ledger_id, segment) if self.is_stored else "",
+                    at,
+                    length,
+                    first,
+                    row_set,
+                    count,
+                    data,
+                    failures.get(number, ()),
+                    chunks=chunks,
+                    unread=self._unread.pop(number, None) if self._unread else None,
                 )
-            if deliveries:
-                self._target.arrived(deliveries)
-                self._expect_suspects(request)
-        self._requests.end_forgotten()
-        self._target.serve_waiting()
+            )
+        if deliveries:
+            self._target.arrived(deliveries)
+            if request.suspects and not self._is_seen:
+                # The dispatcher cannot see which of them is handed over: each is reported before.
+                self.count.reports_until = self.count.consumed + self._target.queue.messages_of(self)
 
     def _is_void(self, request: Deliver | DeliverChunks | NotRead) -> bool:
         """Whether a packet is void, as those of a former numbering or generation are.
@@ -367,15 +381,6 @@ class PartitionDeliveries:
                     self._unread[request.number] = error
                 return
             self._target.stands(self, error)
-        self._target.serve_waiting()
-
-    def _expect_suspects(self, request: Deliver) -> None:
-        """Report each of these messages before it is handed over.
-
-        Not if the dispatcher can see that.
-        """
-        if request.suspects and not self._is_seen:
-            self.count.reports_until = self.count.consumed + self._target.queue.messages_of(self)
 
     def _note(
         self,
@@ -401,6 +406,9 @@ class PartitionDeliveries:
 
     # --- voiding ----------------------------------------------------------------------------------
 
+    def _begin_generation(self, generation: int) -> None:
+        self.generation, self.has_rewound = generation, has_rewound(generation)
+
     def _drop_older(self, generation: int) -> None:
         """Drop messages queued before a seek or rewind, which come again by themselves.
 
@@ -411,7 +419,7 @@ class PartitionDeliveries:
             if seeks_of(generation) > seeks_of(self.generation):
                 self._acks.forget()
                 self.skipped.end()
-            self.generation = generation
+            self._begin_generation(generation)
             self._awaits_reset = False
             self._chunks.clear()
             self._unread.clear()
@@ -430,7 +438,6 @@ class PartitionDeliveries:
                 self._drop_queue()
             if not is_late and request.is_seek:
                 self._start_behind(request.start)
-        self._requests.end_forgotten()
         if not is_late and request.is_active is not None:
             self.became(request.is_active)
         self.send_credit()
@@ -511,7 +518,7 @@ class PartitionDeliveries:
 
     def may_repeat(self, redelivery_count: int) -> bool:
         """Whether messages that are delivered with this count may have been handed out before."""
-        return redelivery_count > 0 or has_rewound(self.generation)
+        return redelivery_count > 0 or self.has_rewound
 
     def left_of(self, part: BlockRows) -> BlockRows:
         """A part of a decoded block without what was acknowledged while it waited.
@@ -530,7 +537,7 @@ class PartitionDeliveries:
 
         Called with the lock held.
         """
-        if self._unacked.has_redelivered or has_rewound(self.generation):
+        if self._unacked.has_redelivered or self.has_rewound:
             self._late.confirm(batch, self._target.queue.repeats_of(self))
 
     def is_acknowledged(self, delivery: QueuedDelivery) -> bool:

@@ -74,13 +74,6 @@ def batch_limits(policy: ConsumerBatchReceivePolicy | None) -> tuple[BatchCollec
     return BatchCollector(most, size, fills=policy is not None), timeout_s
 
 
-def receive_timeout_s(timeout_millis: int) -> float:
-    """The timeout in seconds. Raises ValueError for anything but an int."""
-    if not isinstance(timeout_millis, int):
-        raise ValueError(f"timeout_millis={timeout_millis!r}: give an int (ms) or None")
-    return timeout_millis / 1000
-
-
 def _size(block: ReceivedBlock, rows: Rows) -> int:
     """The bytes of these rows of a block; they may be of any size."""
     if len(rows) == block.message_count:

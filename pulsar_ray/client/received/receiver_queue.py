@@ -7,16 +7,72 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from itertools import repeat
+from itertools import compress, repeat
 from typing import NamedTuple, Protocol
 
 from pulsar_ray.client.acks.unacked_rows import HeldBlock
-from pulsar_ray.client.received.consumed_count import ConsumedCount
 from pulsar_ray.client.received.message import BlockRows, Message, PlacedRows, Rows, rows_in, set_of
 from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.errors import PulsarException
+from pulsar_ray.lane.progress_page import Counter, CounterName
 from pulsar_ray.model.row_ranges import RowFailures
 from pulsar_ray.model.row_sets import RowSet, first
+
+
+class ConsumedCount:
+    """Counts the messages that left the queue: handed over, left out, or dropped.
+
+    The consumer's lock guards it. With a `counter` the dispatcher sees the count, also after a crash.
+    """
+
+    __slots__ = ("_counter", "consumed", "moving", "reports_until")
+
+    def __init__(self, counter: Counter | None) -> None:
+        self._counter = counter
+        self.consumed = 0
+        """Since the consumer's incarnation began."""
+        self.moving = 0
+        """Messages on their way to another topic, which do not count as consumed yet.
+
+        Others behind them may have been handed over. So the window bounds what is being moved.
+        """
+        self.reports_until = 0
+        """Up to so many consumed messages each is reported before it is handed over."""
+
+    @property
+    def counter_name(self) -> CounterName | None:
+        """Where the dispatcher can see the count, None if nowhere."""
+        return None if self._counter is None else self._counter.name
+
+    def show(self) -> None:
+        """Let the dispatcher see the count as it is now."""
+        if (counter := self._counter) is not None:
+            counter.write(self.consumed + self.moving)
+
+    def show_each(self, rows: Iterator[int], messages: int) -> Iterator[int]:
+        """Show each of the last messages as its row is taken from the result."""
+        if (counter := self._counter) is None:
+            return rows
+        count = self.consumed + self.moving
+        first = count - messages + 1
+        counter.write(first - 1)
+        return compress(rows, map(operator.not_, map(counter.write, range(first, count + 1))))
+
+    def take_back(self, messages: int) -> None:
+        """Messages are in the queue again."""
+        self.consumed -= messages
+        self.show()
+
+    def end_moves(self) -> None:
+        """Count what is being moved as consumed, however it ends."""
+        self.consumed += self.moving
+        self.moving = 0
+
+    def release(self) -> None:
+        """Show nothing any more: the consumer has left."""
+        counter, self._counter = self._counter, None
+        if counter is not None:
+            counter.release()
 
 
 class HandOverTimer(Protocol):
@@ -50,6 +106,8 @@ class DeliverySource(Protocol):
     count: ConsumedCount
     generation: int
     """Seeks and rewinds by now: deliveries of an earlier generation are void."""
+    has_rewound: bool
+    """Whether messages came again in order since the last seek, whatever their counts are."""
     decode: Callable[[QueuedDelivery], ReceivedBlock]
 
     @property
@@ -166,11 +224,12 @@ class ReceiverQueue:
         self._seen = 0
         self._taken = (0.0, 1)
         """When rows were handed out last, and how many."""
-        self._parts: deque[tuple[BlockRows, DeliverySource]] = deque()
+        self.parts: deque[tuple[BlockRows, DeliverySource]] = deque()
+        """Rows of decoded blocks, which go before the deliveries."""
 
     def __bool__(self) -> bool:
         """Whether anything is behind the rows that are being handed out."""
-        return bool(self.deliveries or self._parts)
+        return bool(self.deliveries or self.parts)
 
     @property
     def is_empty(self) -> bool:
@@ -180,7 +239,7 @@ class ReceiverQueue:
     @property
     def head(self) -> QueuedDelivery | None:
         """The delivery that is handed out next, if it is not decoded yet."""
-        if self._parts or operator.length_hint(self._rows) or not self.deliveries:
+        if self.parts or operator.length_hint(self._rows) or not self.deliveries:
             return None
         return self.deliveries[0]
 
@@ -190,17 +249,18 @@ class ReceiverQueue:
 
     def take(self, delivery: QueuedDelivery) -> bool:
         """Remove the next delivery, unless it was dropped meanwhile and counts as consumed."""
-        is_next = self.is_next(delivery)
-        if is_next:
-            self.deliveries.popleft()
-        return is_next
+        deliveries = self.deliveries
+        if not deliveries or deliveries[0] is not delivery:
+            return False
+        deliveries.popleft()
+        return True
 
     def clear(self) -> None:
         """Forget everything."""
         self.messages = iter(())
         self._rows = iter(())
         self._timed = None
-        self._parts.clear()
+        self.parts.clear()
         self.deliveries.clear()
 
     def add(
@@ -215,7 +275,7 @@ class ReceiverQueue:
             source.count.consumed += len(numbers)
             return BlockRows(block, numbers), source
         for start in range(0, len(numbers), at_once):
-            self._parts.append((BlockRows(block, numbers[start : start + at_once]), source))
+            self.parts.append((BlockRows(block, numbers[start : start + at_once]), source))
         return self.next_part()
 
     def next_part(self) -> tuple[BlockRows, DeliverySource] | None:
@@ -223,15 +283,15 @@ class ReceiverQueue:
 
         Rows that were acknowledged meanwhile are left out, which may be all.
         """
-        if not self._parts:
+        if not self.parts:
             return None
-        part, source = self._parts.popleft()
+        part, source = self.parts.popleft()
         source.count.consumed += len(part.rows)
         return source.left_of(part), source
 
     def put_back(self, part: BlockRows, source: DeliverySource) -> None:
         """Put a part that was taken back in front."""
-        self._parts.appendleft((part, source))
+        self.parts.appendleft((part, source))
         source.count.take_back(len(part.rows))
         if source.ack_timer is not None:
             source.ack_timer.take_back(part.block, part.rows)
@@ -299,8 +359,8 @@ class ReceiverQueue:
         """Remove and return all rows of a source; they count as consumed."""
         taken = [(*delivery.key, delivery.rows) for delivery in self.deliveries if delivery.source is source]
         self.deliveries = deque(delivery for delivery in self.deliveries if delivery.source is not source)
-        taken += [_held(part) for part, owner in self._parts if owner is source]
-        self._parts = deque(item for item in self._parts if item[1] is not source)
+        taken += [_held(part) for part, owner in self.parts if owner is source]
+        self.parts = deque(item for item in self.parts if item[1] is not source)
         source.count.consumed += sum(rows.bit_count() for _, _, rows in taken)
         if self.source is source:
             self._see()
@@ -333,7 +393,7 @@ class ReceiverQueue:
             for delivery in self.deliveries
             if delivery.source is source and may_repeat(delivery.redelivery_count)
         ]
-        parts = (part for part, owner in self._parts if owner is source)
+        parts = (part for part, owner in self.parts if owner is source)
         return found + [_held(part) for part in parts if may_repeat(part.block.redelivery_count)]
 
     def left_of(self, source: DeliverySource) -> int:
@@ -348,7 +408,7 @@ class ReceiverQueue:
         waiting = [
             (*delivery.key, first(delivery.rows)) for delivery in self.deliveries if delivery.source is source
         ]
-        parts = [part for part, owner in self._parts if owner is source]
+        parts = [part for part, owner in self.parts if owner is source]
         if self.source is source and self._block is not None:
             parts.append(BlockRows(self._block, list(copy(self._rows))))
         waiting += [(block.ledger_id, block.first_entry_id, rows[0]) for block, rows in parts if rows]
@@ -357,7 +417,7 @@ class ReceiverQueue:
     def messages_of(self, source: DeliverySource) -> int:
         """Messages of a source that do not count as consumed yet."""
         waiting = sum(delivery.rows.bit_count() for delivery in self.deliveries if delivery.source is source)
-        return waiting + sum(len(part.rows) for part, owner in self._parts if owner is source)
+        return waiting + sum(len(part.rows) for part, owner in self.parts if owner is source)
 
 
 def _held(part: BlockRows) -> PlacedRows:

@@ -10,7 +10,7 @@ from pulsar_ray.client.consumer.consumer_core import ConsumerCore
 from pulsar_ray.client.consumer.topic_selection import TopicDiscovery
 from pulsar_ray.client.options.consumer_options import ConsumerOptions, Topics
 from pulsar_ray.client.received.block_decoder import SegmentFiles
-from pulsar_ray.client.received.consumed_count import ConsumedCount
+from pulsar_ray.client.received.receiver_queue import ConsumedCount
 from pulsar_ray.errors import (
     AlreadyClosed,
     ConsumerBusy,
