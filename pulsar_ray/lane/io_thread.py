@@ -66,9 +66,10 @@ class IoThread:
     _instance_lock: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self) -> None:
-        self._epoll = select.epoll()
+        self.epoll = select.epoll()
+        """Watches the descriptors that are registered; `modify` of it may be called from any thread."""
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._epoll.register(self._wakeup, select.EPOLLIN)
+        self.epoll.register(self._wakeup, select.EPOLLIN)
         self._registered: dict[int, IoOwner] = {}
         self._owners: set[Inherited] = set()
         self._soon: deque[Callable[[], None]] = deque()
@@ -125,16 +126,12 @@ class IoThread:
     def register(self, fd: int, owner: IoOwner, mask: int) -> None:
         """Report events of `fd` to the owner; from any thread."""
         self._registered[fd] = owner
-        self._epoll.register(fd, mask)
-
-    def modify(self, fd: int, mask: int) -> None:
-        """Report other events of a registered descriptor."""
-        self._epoll.modify(fd, mask)
+        self.epoll.register(fd, mask)
 
     def unregister(self, fd: int) -> None:
         """Report nothing more; before the descriptor is closed, since its number will be used again."""
         if self._registered.pop(fd, None) is not None:
-            self._epoll.unregister(fd)
+            self.epoll.unregister(fd)
 
     def _run(self) -> None:
         HERE.runs_callbacks = True
@@ -148,7 +145,7 @@ class IoThread:
                 delay_s = 0.0
             elif timers:
                 delay_s = min(max(0.0, timers[0][0] - time.monotonic()), LONGEST_SLEEP_S)
-            events = self._epoll.poll(delay_s)
+            events = self.epoll.poll(delay_s)
             self._is_sleeping = False
             for fd, mask in events:
                 if fd == self._wakeup:
@@ -169,7 +166,7 @@ class IoThread:
         """Close the raw descriptors in a forked child, and do nothing else."""
         for owner in list(self._owners):
             owner.abandon()
-        self._epoll.close()
+        self.epoll.close()
         os.close(self._wakeup)
 
     @classmethod
@@ -304,7 +301,7 @@ class IoInterest:
                 mask |= select.EPOLLOUT
             if mask != self._told and not self._has_ended:
                 self._told, self.is_armed = mask, bool(mask & select.EPOLLIN)
-                self._io.modify(self._fd, mask)
+                self._io.epoll.modify(self._fd, mask)
 
     def look_away(self) -> None:
         """Watch for nothing to read until `apply`, whichever thread reads.

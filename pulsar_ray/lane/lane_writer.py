@@ -65,13 +65,16 @@ class LaneWriter:
         if not self._lock.acquire(timeout=self._limits.write_s):
             raise Timeout(f"other threads have been writing for {self._limits.write_s} s")
         try:
-            self._packets.append(buffers)
-            while self._packets:
-                rest: Sequence[Buffer] = self._take()
-                while rest:
-                    before, rest = rest, self._write_some(rest, 0)
-                    if rest is before:
-                        raise Timeout(f"the peer took nothing for {self._limits.write_s} s")
+            rest = buffers
+            if self._packets:
+                self._packets.append(buffers)
+                rest = self._take()
+            while rest:
+                before, rest = rest, self._write_some(rest, 0)
+                if rest is before:
+                    raise Timeout(f"the peer took nothing for {self._limits.write_s} s")
+                if self._packets and not rest:
+                    rest = self._take()
         except (OSError, PulsarException) as error:
             raise self._fail(error) from error
         except BaseException:

@@ -55,6 +55,8 @@ class LoopConnection(asyncio.BufferedProtocol):
         self._loop_thread = 0
         self._handler = handler
         self._parser = PacketParser(max_packet_bytes=limits.packet_bytes)
+        # The loop asks the parser itself where to put what it receives.
+        self.get_buffer = self._parser.get_buffer  # type: ignore[method-assign]
         self._transport: asyncio.Transport | None = None
         self._lost: PulsarException | None = None
         self._writes_at_once = False
@@ -199,9 +201,6 @@ class LoopConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._parser.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
         try:

@@ -205,7 +205,7 @@ class PacketParser:
     `max_packet_bytes` may be changed between two packets. `memory` is where buffers of their own come from.
     """
 
-    __slots__ = ("_begun", "_memory", "_own", "_own_filled", "_own_total", "_staging", "max_packet_bytes")
+    __slots__ = ("_begun", "_memory", "_own", "_own_total", "_staging", "buffered_bytes", "max_packet_bytes")
 
     def __init__(
         self,
@@ -218,39 +218,39 @@ class PacketParser:
         self._staging = memoryview(_new_staging() if staging is None else staging)
         self._begun = b""
         self._own: memoryview | None = None
-        self._own_filled = 0
         self._own_total = 0
+        self.buffered_bytes = 0
+        """The bytes that have arrived of an incomplete packet; 0 between packets."""
 
     def close(self) -> None:
         """Let go of all buffers: nothing more is received."""
         self._staging = _NO_BODY
         self._own = None
         self._begun = b""
-
-    @property
-    def buffered_bytes(self) -> int:
-        """The bytes that have arrived of an incomplete packet; 0 between packets."""
-        return len(self._begun) if self._own is None else self._own_filled
+        self.buffered_bytes = 0
 
     @property
     def receives_large(self) -> bool:
         """True while a packet with a buffer of its own is incomplete."""
         return self._own is not None
 
-    def get_buffer(self) -> memoryview:
-        """Where the next bytes belong; never empty. Not to be released or kept."""
+    def get_buffer(self, sizehint: int = -1) -> memoryview:
+        """Where the next bytes belong; never empty. Not to be released or kept.
+
+        It is what the loop asks a BufferedProtocol for, whose hint is not needed.
+        """
+        begun = self.buffered_bytes
         if self._own is None:
-            begun = len(self._begun)
             if begun:
                 self._staging[:begun] = self._begun
                 return self._staging[begun:]
             return self._staging
-        if self._own_filled == len(self._own):
+        if begun == len(self._own):
             # A new buffer and not a resize: the carrier may still hold a view of the old one.
-            larger = self._own_buffer(self._own_total, self._own_filled)
-            larger[: self._own_filled] = self._own
+            larger = self._own_buffer(self._own_total, begun)
+            larger[:begun] = self._own
             self._own = larger
-        return self._own[self._own_filled :]
+        return self._own[begun:]
 
     def received(self, count: int) -> list[Packet]:
         """Take `count` more bytes, and return the packets that they completed, in order.
@@ -258,10 +258,10 @@ class PacketParser:
         The bytes stand in the buffer that was given out last.
         """
         if self._own is not None:
-            self._own_filled += count
-            return [self._take_own(self._own)] if self._own_filled == self._own_total else []
+            self.buffered_bytes += count
+            return [self._take_own(self._own)] if self.buffered_bytes == self._own_total else []
         packets = []
-        end = len(self._begun) + count
+        end = self.buffered_bytes + count
         staging = self._staging
         start = 0
         while end - start >= HEADER_BYTES:
@@ -273,7 +273,6 @@ class PacketParser:
             if packet_end > end:
                 if total > OWN_BUFFER_BYTES:
                     self._begin_own(staging[start:end], total)
-                    start = end
                 break
             fields_start = start + HEADER_BYTES
             body_start = fields_start + fields_length
@@ -281,19 +280,19 @@ class PacketParser:
             body = memoryview(bytes(staging[body_start:packet_end])) if packet_end > body_start else _NO_BODY
             packets.append(_new_packet((packet_type, fields, body)))
             start = packet_end
-        self._begun = bytes(staging[start:end]) if start < end else b""
+        self.buffered_bytes = end - start
+        self._begun = bytes(staging[start:end]) if start < end and self._own is None else b""
         return packets
 
     def _begin_own(self, begun: memoryview, total: int) -> None:
         self._own = self._own_buffer(total, begun.nbytes)
         self._own[: begun.nbytes] = begun
-        self._own_filled = begun.nbytes
         self._own_total = total
 
     def _take_own(self, own: memoryview) -> Packet:
         packet = decode_packet(own)
         self._own = None
-        self._own_filled = self._own_total = 0
+        self._own_total = self.buffered_bytes = 0
         return packet
 
     def _own_buffer(self, total: int, filled: int) -> memoryview:

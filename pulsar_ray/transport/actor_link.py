@@ -413,7 +413,7 @@ class ActorLink:
         False at the deadline, and once the link is closed: nothing comes any more. At once behind `leave`:
         who waits already is left alone, and what an exit hook asks for is not to hold up the exit.
         """
-        if self.is_over:
+        if self._connection is None and self.is_over:
             return event.is_set()
         while True:
             connection = self._connection

@@ -313,7 +313,8 @@ class SendQueue:
                 self._do_at_once(actions)
         if actions:
             self._call_back()
-            self._write_if_any()
+            if self.state.has_work():
+                self._write()
 
     def refuse(self, entry_seq: int, error: PulsarException) -> None:
         """Fail the block that the partition has refused."""
@@ -386,7 +387,8 @@ class SendQueue:
                     work = state.next_block()
                 if work is not None:
                     block, carrier = work
-                    packet = self._packets.encode(block.encoded(), waits=waits)
+                    # Those of a chunk are made now.
+                    packet = self._packets.encode(block.buffers or block.encoded(), waits=waits)
                     if not self._link.send(packet, only_on=carrier, waits=waits):
                         lost = carrier
             finally:

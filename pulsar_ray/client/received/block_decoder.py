@@ -75,8 +75,12 @@ class SegmentFiles:
                     continue
                 block = segment.blocks.get(offset)
                 if block is None:
-                    block = decode_block(self._read(segment.reader, offset, length))
-                    if block.message_count > 1 or length >= MIN_BLOCK_BYTES:
+                    reader, is_large = segment.reader, length >= MIN_BLOCK_BYTES
+                    read = (
+                        self._read_large(reader, offset, length) if is_large else reader.read(offset, length)
+                    )
+                    block = decode_block(read)
+                    if is_large or block.message_count > 1:
                         segment.blocks[offset] = block
                 return block
 
@@ -113,9 +117,7 @@ class SegmentFiles:
             closing.close()
         return segment
 
-    def _read(self, reader: SegmentReader, offset: int, length: int) -> Buffer:
-        if length < MIN_BLOCK_BYTES:
-            return reader.read(offset, length)
+    def _read_large(self, reader: SegmentReader, offset: int, length: int) -> Buffer:
         buffer = self._memory.take(length, offset)
         reader.read_into(offset, buffer)
         return buffer

@@ -211,6 +211,8 @@ class ServerLane(asyncio.BufferedProtocol):
         self._limits = server.limits
         self._loop = server.loop
         self._parser = PacketParser(server.staging, server.limits.hello_bytes, server.memory)
+        # The loop asks the parser itself where to put what it receives.
+        self.get_buffer = self._parser.get_buffer  # type: ignore[method-assign]
         self._borrowed: BorrowedMemory | None = None
         self._transport: asyncio.Transport | None = None
         self._watch: PeerWatch | None = None
@@ -311,9 +313,6 @@ class ServerLane(asyncio.BufferedProtocol):
         self._server.lane_opened(self)
         if self._is_closing:  # newer ones took its place meanwhile
             self._transport.abort()
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._parser.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._is_closing:

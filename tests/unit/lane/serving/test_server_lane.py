@@ -135,7 +135,7 @@ class Lane:
     def receive(self, buffers: Any) -> None:
         data = memoryview(b"".join(buffers))
         while data:
-            place = self.lane.get_buffer(-1)
+            place = memoryview(self.lane.get_buffer(-1))
             count = min(len(place), len(data))
             place[:count] = data[:count]
             self.lane.buffer_updated(count)
