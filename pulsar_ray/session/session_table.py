@@ -71,6 +71,7 @@ class Session:
         "is_ended",
         "lost_ms",
         "place",
+        "send",
         "token",
         "was_heard",
     )
@@ -84,6 +85,12 @@ class Session:
         self.place = ""
         """Of the client's process, if it said so: node and worker."""
         self.carrier: Carrier | None = None
+        """Moves the packets; `carry_by` changes it."""
+        self.send: Callable[[list[Any]], None] = _drop
+        """Hands packets to the carrier.
+
+        Without one they are dropped, because a re-attach repeats whatever is missing.
+        """
         self.endpoints: dict[int, Any] = {}
         self.calls = 0
         """Control calls that are being answered."""
@@ -99,13 +106,15 @@ class Session:
         """Whether the client's process is stopped, as far as that can be seen from here."""
         return self.carrier is not None and self.carrier.is_peer_stopped
 
-    def send(self, buffers: list[Any]) -> None:
-        """Hand packets to the carrier.
+    def carry_by(self, carrier: Carrier | None) -> Carrier | None:
+        """Let another carrier, or none, move the packets from now on; returns the one before."""
+        before, self.carrier = self.carrier, carrier
+        self.send = _drop if carrier is None else carrier.send
+        return before
 
-        Without one they are dropped, because a re-attach repeats whatever is missing.
-        """
-        if self.carrier is not None:
-            self.carrier.send(buffers)
+
+def _drop(_buffers: list[Any]) -> None:
+    """Send nothing: there is no carrier."""
 
 
 class SessionTable:
@@ -162,8 +171,7 @@ class SessionTable:
         session.token = secrets.token_bytes(TOKEN_BYTES)
         session.heard_ms = now_ms
         session.lost_ms = now_ms
-        carrier, session.carrier = session.carrier, None
-        if carrier is not None:
+        if (carrier := session.carry_by(None)) is not None:
             carrier.close(SessionLost("a newer attachment of the same client took over"))
         return session
 
@@ -191,7 +199,7 @@ class SessionTable:
 
     def carry(self, session: Session, carrier: Carrier, now_ms: int) -> None:
         """Let `carrier` move this session's packets from now on."""
-        session.carrier = carrier
+        session.carry_by(carrier)
         session.lost_ms = None
         session.heard_ms = now_ms
 
@@ -202,7 +210,7 @@ class SessionTable:
         """
         if session.carrier is not carrier:
             return
-        session.carrier = None
+        session.carry_by(None)
         session.lost_ms = now_ms
         if peer_died:
             self._end(session, crashed=True)
@@ -245,7 +253,6 @@ class SessionTable:
             return
         del self._by_client[session.client_id]
         session.is_ended = True
-        carrier, session.carrier = session.carrier, None
-        if carrier is not None:
+        if (carrier := session.carry_by(None)) is not None:
             carrier.close(SessionLost("the session has ended: attach again"))
         self._on_ended(session, crashed)

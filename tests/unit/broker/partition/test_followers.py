@@ -87,7 +87,7 @@ class Rig:
         self.pipes = [Pipe() for _ in range(count)]
         self.sessions = [Session(number, f"f{number}", 0) for number in range(count)]
         for session, pipe in zip(self.sessions, self.pipes, strict=True):
-            session.carrier = pipe
+            session.carry_by(pipe)
             self.follow(session)
         for pipe in self.pipes:
             pipe.packets.clear()
@@ -205,7 +205,7 @@ def test_commits_before_the_first_follower_are_not_said_to_be_missing() -> None:
     for _ in range(3):
         rig.commit()
     session, pipe = Session(0, "f0", 0), Pipe()
-    session.carrier = pipe
+    session.carry_by(pipe)
     rig.follow(session)
     rig.commit()
     assert [packet.before_entry_id for packet in pipe.packets if packet.frames] == [2]

@@ -66,7 +66,7 @@ def test_a_client_that_waits_for_no_answer_is_refused_further_calls(
     async def run() -> list[Request]:
         host = SessionHost(asyncio.get_running_loop(), tmp_path, "127.0.0.1", Settings(), SystemClock(), 1)
         session, carrier = Session(1, "client", 0), Sent()
-        session.carrier = cast("Any", carrier)
+        session.carry_by(cast("Any", carrier))
         may_answer = asyncio.Event()
         for request_id in range(1, 6):
             host.answer_call(session, request_id, may_answer.wait)

@@ -64,7 +64,7 @@ class Follower:
     def reattach(self) -> None:
         self.session.attachment += 1
         self.pipe = Pipe()
-        self.session.carrier = self.pipe
+        self.session.carry_by(self.pipe)
 
     def tell(self, taken_bytes: int = 0, *, armed: bool = True, epoch: int = EPOCH) -> None:
         self.followers.follow(self.session, Follow(0, epoch, armed, taken_bytes, f"s{self.session.id}"))
@@ -145,7 +145,7 @@ def test_what_a_lost_carrier_took_along_does_not_fill_the_window_for_ever() -> N
     large = [block(number, size=5 * KIB * KIB) for number in range(3)]
     followers.push(large)
     sent = follower.pipe.packets[-1].sent_bytes
-    follower.session.carrier = None
+    follower.session.carry_by(None)
     assert followers.push([block(3)]) == {0}
     follower.reattach()
     follower.tell()

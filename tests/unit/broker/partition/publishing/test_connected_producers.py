@@ -125,7 +125,7 @@ def test_a_limit_keeps_new_producers_out_and_nobody_else() -> None:
 def test_open_producers_are_sent_a_size_that_has_changed() -> None:
     producers = Producers()
     sent: list[Any] = []
-    producers.sessions[0].carrier = cast("Any", SimpleNamespace(send=sent.append))
+    producers.sessions[0].carry_by(cast("Any", SimpleNamespace(send=sent.append)))
     producers.open(7)
     producers.policies.take(producers.policies.settings.replace(max_message_size=500))
     producers.connected.limits_changed()

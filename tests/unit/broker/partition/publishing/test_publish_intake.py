@@ -124,7 +124,8 @@ class Partition:
         self.confirm = self._intake.confirm
         self.figures = self._intake.figures
         self._session = Session(1, "client", clock.now_ms())
-        self._session.carrier = self.pipe = Pipe(self.events)
+        self.pipe = Pipe(self.events)
+        self._session.carry_by(self.pipe)
         self.producers.open(self._session, OpenProducer(1, 1, None, INCARNATION, 0, 0, 0, False))
         self._seq = 0
 

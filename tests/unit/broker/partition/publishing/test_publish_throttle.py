@@ -56,7 +56,7 @@ class Throttled:
 
     def session(self, number: int = 1) -> tuple[Session, Pipe]:
         session, pipe = Session(number, f"client {number}", 0), Pipe()
-        session.carrier = cast("Any", pipe)
+        session.carry_by(cast("Any", pipe))
         return session, pipe
 
 
@@ -86,7 +86,7 @@ def test_who_attaches_again_waits_with_the_others() -> None:
     session, _ = partition.session()
     partition.throttle.charge(session, 1, 500)
     again = Pipe()
-    session.carrier = cast("Any", again)
+    session.carry_by(cast("Any", again))
     partition.throttle.opened(session)
     assert again.is_held
     newcomer, pipe = partition.session(2)
@@ -99,7 +99,7 @@ def test_clients_that_wait_count_as_heard_and_hear_something() -> None:
     (waits, pipe), (gone, lost) = partition.session(1), partition.session(2)
     for session in (waits, gone):
         partition.throttle.charge(session, 5, 0)
-    gone.carrier = None
+    gone.carry_by(None)
     partition.throttle.tick()
     assert (waits.was_heard, gone.was_heard) == (True, False)
     assert (pipe.sent, lost.sent) == (1, 0)

@@ -64,7 +64,7 @@ def opened(
     incarnation: int, consumer_id: int = 1, numbering: int = 5
 ) -> tuple[ConsumerEndpoint, Sender, Carrier]:
     session, carrier, sender = Session(1, "client", 0), Carrier(), Sender()
-    session.carrier = carrier
+    session.carry_by(carrier)
     request = OpenConsumer(
         1, consumer_id, "c", incarnation, 1, 0, False, True, 0, 0, (), None, "s", 0, properties={"a": "b"}
     )

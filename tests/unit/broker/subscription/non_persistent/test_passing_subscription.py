@@ -77,7 +77,8 @@ class Served:
 
     async def open(self, incarnation: int, numbering: int = 0) -> ConsumerOpened:
         session = Session(incarnation, "client", 0)
-        session.carrier = self.carriers[incarnation] = Carrier()
+        self.carriers[incarnation] = Carrier()
+        session.carry_by(self.carriers[incarnation])
         opened = await self.subscription.open_consumer(
             session,
             OpenConsumer(
