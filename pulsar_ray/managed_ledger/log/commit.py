@@ -15,6 +15,7 @@ from pulsar_ray.ledger.disk import Disk
 from pulsar_ray.ledger.offloaded import segment_of_note
 from pulsar_ray.ledger.record_log import RecordLog
 from pulsar_ray.ledger.segment_file import LedgerWriter, parse_segment_name
+from pulsar_ray.managed_ledger.log.ledger_policies import RolloverPolicy
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
     Checkpoint,
     LedgerClosed,
@@ -94,6 +95,18 @@ class OpenLedger:
         """In the last segment."""
         self.size_bytes = 0
         """Of all segments."""
+
+    def is_full(self, rollover: RolloverPolicy, now_ms: int) -> bool:
+        """Whether the next entry goes to a new ledger. An empty ledger is never full.
+
+        Pulsar's rule: entries, size or maximum time are reached, and the minimum time has passed. Below 0,
+        because the clock was set back, an age means nothing: then size alone counts.
+        """
+        entries, age_ms = self.next_entry_id, now_ms - self.opened_ms
+        if not entries or 0 <= age_ms < rollover.min_ms:
+            return False
+        is_large = entries >= rollover.max_entries or self.size_bytes >= rollover.max_bytes
+        return is_large or age_ms >= rollover.max_ms
 
     def end_of_segment(self) -> SegmentClosed:
         """The record that ends the segment at its durable end."""

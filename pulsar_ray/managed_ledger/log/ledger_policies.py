@@ -1,4 +1,4 @@
-"""The policies that a log heeds: when a ledger is full, and what is retained."""
+"""The policies that a log heeds: when ledgers end, and what is retained."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ _MS_PER_MINUTE = 60_000
 
 @dataclass(frozen=True)
 class RolloverPolicy:
-    """Pulsar's rule: (entries, size, or maximum time reached) and the minimum time has passed."""
+    """Says when a ledger ends, by Pulsar's rule: `OpenLedger.is_full`."""
 
     max_entries: int
     max_bytes: int
@@ -111,15 +111,6 @@ class RolloverPolicy:
             max_ms=settings.managed_ledger_max_ledger_rollover_time_minutes * _MS_PER_MINUTE,
             segment_bytes=settings.segment_size_bytes,
         )
-
-    def is_full(self, entries: int, size_bytes: int, age_ms: int) -> bool:
-        """Whether the next entry goes to a new ledger. An empty ledger is never full.
-
-        Below 0, because the clock was set back, an age means nothing: then size alone counts.
-        """
-        if not entries or 0 <= age_ms < self.min_ms:
-            return False
-        return entries >= self.max_entries or size_bytes >= self.max_bytes or age_ms >= self.max_ms
 
 
 class LedgerPolicies:

@@ -120,9 +120,7 @@ class Appender:
     def _place(self, commit: Commit, length: int) -> int:
         """Choose ledger and segment for a frame of that length; returns its first entry id."""
         current, rollover = self._state.open_ledger, self._policies.rollover
-        is_full = current is None or rollover.is_full(
-            current.next_entry_id, current.size_bytes, commit.now_ms - current.opened_ms
-        )
+        is_full = current is None or current.is_full(rollover, commit.now_ms)
         if current is not None and not is_full and not self._state.ends_next:
             commit.ledger_id = current.ledger_id
             commit.segment_index = current.segment_index

@@ -12,6 +12,7 @@ from pulsar_ray.format.block import verify_block
 from pulsar_ray.format.frame import parse_frame_header
 from pulsar_ray.format.metadata import BlockMetadata, ChunkInfo
 from pulsar_ray.ledger.reader import SegmentReader
+from pulsar_ray.managed_ledger.log.commit import OpenLedger
 from pulsar_ray.managed_ledger.log.ledger_policies import RolloverPolicy
 from pulsar_ray.managed_ledger.log.producer_incarnations import InFlight, New, Repeat
 from pulsar_ray.model.message_id import EARLIEST, Position
@@ -98,15 +99,21 @@ def test_one_write_and_one_sync_per_commit_and_no_copy(tmp_path: Path) -> None:
 
 def test_policy_is_pulsars() -> None:
     policy = RolloverPolicy(max_entries=10, max_bytes=100, min_ms=50, max_ms=500, segment_bytes=1)
-    assert not policy.is_full(entries=0, size_bytes=0, age_ms=10_000)
-    assert not policy.is_full(entries=99, size_bytes=999, age_ms=49)
-    assert policy.is_full(entries=10, size_bytes=1, age_ms=50)
-    assert policy.is_full(entries=1, size_bytes=100, age_ms=50)
-    assert not policy.is_full(entries=9, size_bytes=99, age_ms=499)
-    assert policy.is_full(entries=1, size_bytes=1, age_ms=500)
+
+    def is_full(entries: int, size_bytes: int, age_ms: int) -> bool:
+        ledger = OpenLedger(1, 2_000_000)
+        ledger.next_entry_id, ledger.size_bytes = entries, size_bytes
+        return ledger.is_full(policy, 2_000_000 + age_ms)
+
+    assert not is_full(entries=0, size_bytes=0, age_ms=10_000)
+    assert not is_full(entries=99, size_bytes=999, age_ms=49)
+    assert is_full(entries=10, size_bytes=1, age_ms=50)
+    assert is_full(entries=1, size_bytes=100, age_ms=50)
+    assert not is_full(entries=9, size_bytes=99, age_ms=499)
+    assert is_full(entries=1, size_bytes=1, age_ms=500)
     # The clock was set back since the ledger was begun: it ends all the same.
-    assert policy.is_full(entries=10, size_bytes=1, age_ms=-1_000_000)
-    assert not policy.is_full(entries=9, size_bytes=99, age_ms=-1_000_000)
+    assert is_full(entries=10, size_bytes=1, age_ms=-1_000_000)
+    assert not is_full(entries=9, size_bytes=99, age_ms=-1_000_000)
     from_settings = RolloverPolicy.from_settings(settings(managed_ledger_max_size_per_ledger_mbytes=3))
     assert from_settings.max_bytes == 3 * MIB
 
