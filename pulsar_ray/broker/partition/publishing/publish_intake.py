@@ -526,7 +526,7 @@ class PublishIntake:
         It may be repeated, and is the only place where that happens. An end that no commit has reached yet
         confirms what is before it.
         """
-        position, unconfirmed = end.position, self._unconfirmed
+        position, unconfirmed, connected = end.position, self._unconfirmed, self._producers.by_name
         while unconfirmed and unconfirmed[0].result.end.position <= position:
             group, result, is_awaited, duplicates = unconfirmed.popleft()
             self._ledger.show(result.end)
@@ -548,7 +548,9 @@ class PublishIntake:
                 producer.traffic.stored(header.message_count, length, is_chunk)
                 if carrier is not None:
                     carrier.release(length)
-                current = self._producers.current(producer)
+                # Seldom it has attached again since, or another one has its name.
+                is_known = connected.get(producer.name) is producer
+                current = producer if is_known else self._producers.current(producer)
                 if current is not None:
                     row = (current.producer_id, header.entry_seq, header.entries, stored_at[0], stored_at[1])
                     rows.setdefault(current.outcomes, []).append(row)
