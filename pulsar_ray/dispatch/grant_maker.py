@@ -122,11 +122,7 @@ class GrantMaker:
         """
         goes_whole = block.is_batch and not block.suspects
         rows, count = self.blocks.take(block, block.ref.messages if goes_whole else limit)
-        return self._deliver(consumer, block, rows, count)
-
-    def grant_taken(self, consumer: Consumer, block: DispatchBlock, rows: RowSet, count: int) -> Grant:
-        """Grant rows that share a redelivery count; the caller takes them off the block."""
-        return self._deliver(consumer, block, rows, count)
+        return self.grant_taken(consumer, block, rows, count)
 
     def room_on_trial(self, consumer: Consumer) -> int:
         """How many suspects a consumer may get now; 0 or less: none."""
@@ -139,11 +135,11 @@ class GrantMaker:
         """Grant suspect rows of a block that wait in a group."""
         consumer.trial.go_on(group, self.now_ms)
         return [
-            self._deliver(consumer, block, part, count, group)
+            self.grant_taken(consumer, block, part, count, group)
             for part, count in self.blocks.suspects.take(group, block, rows)
         ]
 
-    def _deliver(
+    def grant_taken(
         self,
         consumer: Consumer,
         block: DispatchBlock,
@@ -151,6 +147,7 @@ class GrantMaker:
         count: int,
         group: SuspectGroup | None = None,
     ) -> Grant:
+        """Grant rows that share a redelivery count; the caller takes them off the block."""
         if group is None:
             consumer.trial.has_flowed = True
         if block.is_batch:
