@@ -353,7 +353,8 @@ class DispatchBlocks:
             self.waiting_messages -= counted_rows.size(block.waiting)
             block.waiting = []
             self.waiting.pop(block.key, None)
-        self.suspects.remove(block, block.ref.all_rows)
+        if block.suspects:
+            self.suspects.remove(block, block.ref.all_rows)
         self._forget(block)
 
     def drop_rows(self, block: DispatchBlock, rows: RowSet) -> None:
@@ -382,7 +383,7 @@ class DispatchBlocks:
             self.settle(delivery, rows)
         if takes_from_waiting:
             self._remove_waiting(block, rows)
-        else:
+        elif block.suspects:
             self.suspects.remove(block, rows)
 
     def nowhere(self, block: DispatchBlock, rows: RowSet) -> RowSet:
@@ -411,4 +412,5 @@ class DispatchBlocks:
             self.waiting_messages -= counted_rows.remove(block.waiting, rows)
             if not block.waiting:
                 self.waiting.pop(block.key, None)
-        self.suspects.remove(block, rows)
+        if block.suspects:
+            self.suspects.remove(block, rows)

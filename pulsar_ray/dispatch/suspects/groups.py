@@ -107,8 +107,6 @@ class SuspectGroups:
 
     def remove(self, block: DispatchBlock, rows: RowSet) -> None:
         """Rows of a block are suspect no more, as far as they were and wait."""
-        if not block.suspects:
-            return
         counted_rows.remove(block.suspects, rows)
         for group in self:
             if group.waiting.get(block.key, 0) & rows:
