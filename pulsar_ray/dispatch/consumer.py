@@ -140,6 +140,7 @@ class Consumer:
         self.received = 0
         self.deliveries: dict[Delivery, None] = {}
         self.unconfirmed: deque[Delivery] = deque()
+        """Those that it has not reported to have received."""
         self.trial = Trial()
 
     @property
@@ -178,12 +179,6 @@ class Consumer:
             self.is_blocked = False
         left = max_unacked - self.unacked
         return permits if permits < left else left
-
-    def charge(self, delivery: Delivery) -> None:
-        """Number a delivery and charge its permits; keep it until it was received."""
-        self.next_number += 1
-        self.granted += delivery.rows.bit_count()
-        self.unconfirmed.append(delivery)
 
     def resume_after(self, received: int) -> list[Delivery]:
         """Forget deliveries that arrived; return those to be sent again, in order.

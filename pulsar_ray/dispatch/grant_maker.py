@@ -154,7 +154,6 @@ class GrantMaker:
             # Parts of an entry may have waited at several places; the entry has one count.
             count = self._counts.of(*block.key)
         delivery = self.blocks.deliver(consumer, block, rows, count, group)
-        consumer.charge(delivery)
         if self._limits is not None and self._type.policy.limits_unacked:
             self._limits.granted(consumer)
         return self.grant_of(delivery)

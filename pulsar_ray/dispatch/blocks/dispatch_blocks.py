@@ -224,8 +224,13 @@ class DispatchBlocks:
         rows: RowSet,
         count: int,
         group: SuspectGroup | None = None,
+        *,
+        is_from_before: bool = False,
     ) -> Delivery:
-        """Make rows that were taken pending at a consumer; the caller charges and numbers them."""
+        """Make rows that were taken pending at a consumer.
+
+        They are its next delivery, and charged, unless it has them from before this dispatcher began.
+        """
         delivery = Delivery(consumer, block, rows, count, group)
         messages = rows.bit_count()
         block.deliveries.append(delivery)
@@ -236,6 +241,12 @@ class DispatchBlocks:
         if group is not None:
             group.deliveries[delivery] = None
             consumer.trial.deliveries[delivery] = None
+        if is_from_before:
+            delivery.mark_from_before()
+        else:
+            consumer.next_number += 1
+            consumer.granted += messages
+            consumer.unconfirmed.append(delivery)
         return delivery
 
     def restore(
@@ -247,8 +258,7 @@ class DispatchBlocks:
         group: SuspectGroup | None = None,
     ) -> None:
         """Rows that were taken have been at a consumer since before this dispatcher began."""
-        delivery = self.deliver(consumer, block, rows, count, group)
-        delivery.mark_from_before()
+        delivery = self.deliver(consumer, block, rows, count, group, is_from_before=True)
         if self.watcher is not None:
             self.watcher.restored(delivery)
 
