@@ -9,7 +9,7 @@ from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
 from pulsar_ray.dispatch.consumer import Consumer
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.key_shared.policy import KeySharedPolicy
-from pulsar_ray.dispatch.key_shared.sticky_key import Slotting, slot_of, sticky_key
+from pulsar_ray.dispatch.key_shared.sticky_key import NON_KEY, Slotting, slot_of
 from pulsar_ray.dispatch.subscription_types.subscription_type import SubscriptionType
 from pulsar_ray.errors import NotAllowedError
 from pulsar_ray.model.enums import KeySharedMode
@@ -75,10 +75,10 @@ def key_owner(dispatcher: Dispatcher, key: str) -> dict[str, Any]:
     keyed = dispatcher.type.keyed
     if not dispatcher.consumers:
         slotting = Slotting.RING if dispatcher.settings.key_shared_replica_points else Slotting.RANGE
-        return {"key": key, "hash": slot_of(sticky_key(None, key), slotting), "owner": None, "drainedBy": []}
+        return {"key": key, "hash": slot_of(key or NON_KEY, slotting), "owner": None, "drainedBy": []}
     if keyed is None:
         raise NotAllowedError("the subscription's consumers are not Key_Shared: no key has an owner")
-    slot = slot_of(sticky_key(None, key), keyed.slotting)
+    slot = slot_of(key or NON_KEY, keyed.slotting)
     owner = keyed.routes.owner(slot)
     names = {incarnation: consumer.spec.name for incarnation, consumer in dispatcher.consumers.items()}
     return {

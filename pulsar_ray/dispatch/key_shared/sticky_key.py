@@ -156,11 +156,6 @@ class Slotting(Enum):
     RING = "ring"
 
 
-def sticky_key(ordering_key: str | None, key: str | None) -> str:
-    """The key that decides who gets a message."""
-    return ordering_key or key or NON_KEY
-
-
 def slot_of(key: str, slotting: Slotting) -> int:
     """The slot of a sticky key.
 
@@ -295,7 +290,7 @@ class SlotsOfBlocks:
 
     def _slot_in(self, header: BlockHeader) -> int:
         metadata = header.metadata()
-        return slot_of(sticky_key(metadata.ordering_key, metadata.key), self._slotting)
+        return slot_of(metadata.ordering_key or metadata.key or NON_KEY, self._slotting)
 
     def take(self) -> list[Slots]:
         """Return the slots of all blocks added since the last call, in order.

@@ -70,8 +70,16 @@ def test_rows_that_agree_need_one_slot_only() -> None:
 
 
 def test_headers_say_the_key_of_single_messages_and_of_batches() -> None:
-    single = encode_single(b"v", sequence_id=0, metadata=BlockMetadata(key="k"), **IDS)
-    assert slots(b"".join(map(bytes, single))) == slot_of("k", Slotting.RANGE)
+    for ordering_key, key, expected in (
+        (None, "k", "k"),
+        ("o", "k", "o"),
+        ("", "k", "k"),
+        (None, None, "NON_KEY"),
+        ("", "", "NON_KEY"),
+    ):
+        metadata = BlockMetadata(key=key, ordering_key=ordering_key)
+        single = encode_single(b"v", sequence_id=0, metadata=metadata, **IDS)
+        assert slots(b"".join(map(bytes, single))) == slot_of(expected, Slotting.RANGE)
     batch = rows_block(["b", "a"], row_is_entry=False, metadata=BlockMetadata(key="b"))
     assert slots(batch) == slot_of("b", Slotting.RANGE)
     keyless_first = rows_block([None, "a"], row_is_entry=False)

@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 
 from pulsar_ray.dispatch.key_shared.sticky_key import (
-    NON_KEY,
     SLOTS,
     Slotting,
     murmur3_32_of,
     slot_of,
     slots_of,
-    sticky_key,
 )
 
 OBSERVED = {
@@ -66,10 +64,3 @@ def test_many_hashes_at_once_are_what_they_are_singly(lengths: list[int]) -> Non
     data = np.frombuffer(b"".join((b"in front", *keys, b"behind")), np.uint8)
     offsets = np.cumsum([8, *map(len, keys)]).astype(np.int32)
     assert murmur3_32_of(data, offsets).tolist() == [mmh3.hash(key, 0, signed=False) for key in keys]
-
-
-def test_the_ordering_key_comes_before_the_key_and_no_key_has_a_constant() -> None:
-    assert sticky_key("ordering", "key") == "ordering"
-    assert sticky_key(None, "key") == "key"
-    assert sticky_key("", "key") == "key"
-    assert sticky_key(None, None) == sticky_key("", "") == NON_KEY == "NON_KEY"
