@@ -280,7 +280,8 @@ class MovedFiles:
                 return False  # of a shipped one its journal says when it may go
             # Renamed first: half a directory is not to be taken for a partition.
             gone = self._staged(number, f"gone-{move_id}")
-            place.rename(gone)
+            SYSTEM_DISK.rename(place, gone)
+            SYSTEM_DISK.fsync_dir(self._root)
             shutil.rmtree(gone, ignore_errors=True)
         return True
 

@@ -18,9 +18,10 @@ from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory
 from pulsar_ray.managed_ledger.cursor.cursor_store import CursorStore
 from pulsar_ray.managed_ledger.cursor.managed_cursor import CursorSubscription
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
-from pulsar_ray.managed_ledger.log.move_note import ARRIVING, DEPARTING, read_move_note
+from pulsar_ray.managed_ledger.log.move_note import ARRIVING, DEPARTING, MOVE_NOTE, read_move_note
 from pulsar_ray.model.message_id import EARLIEST
 from pulsar_ray.moving.moved_files import FinalFiles, MovedFiles
+from tests.power_cut import PowerCut, PowerCutDisk
 from tests.stored_blocks import IDENTITY, abandon, append, change, settings
 from tests.stored_directory import newest
 from tests.unit.managed_ledger.log.test_log_recovery import entries
@@ -214,6 +215,27 @@ def test_only_the_very_move_discards_or_clears(source: Path, target: Path) -> No
     assert files(source).clear(NUMBER, MOVE)
     assert not (source / "p" / str(NUMBER)).exists()
     assert not files(source).clear(NUMBER, MOVE)
+
+
+def test_a_power_cut_brings_no_half_of_a_removed_partition_back(
+    source: Path, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved(source, target)
+    disk = PowerCutDisk(target)
+    disk.install(monkeypatch)
+    for path in (target, target / "p", target / "p" / str(NUMBER)):
+        disk.fsync_dir(path)
+
+    def cut_off(directory: Path, ignore_errors: bool) -> None:
+        if directory.exists():
+            (directory / MOVE_NOTE).unlink()
+            raise PowerCut
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", cut_off)
+        with pytest.raises(PowerCut):
+            files(target).discard(NUMBER, MOVE)
+    assert not (disk.left(tmp_path / "found") / "p" / str(NUMBER)).exists()
 
 
 def test_a_place_that_is_in_use_takes_no_move(source: Path) -> None:
