@@ -58,11 +58,11 @@ class JournalDoor:
         self._loop = loop
         self._tellers: dict[int, _Teller] = {}
         self._logs: dict[str, _Teller] = {}
-        self._waiting: set[_Teller] = set()
+        self._waiting: dict[_Teller, None] = {}
         """These have still to hear how far they are shipped."""
         self._listening: socket.socket | None = None
         self._room = RoomPlan()
-        self._resting = RestingOffers(data_dir, runner, self._room, lambda: self._logs)
+        self._resting = RestingOffers(data_dir, runner, self._room, lambda: self._logs, loop)
 
     def open(self) -> None:
         """Listen from now on, in place of any former process. Raises UntrustedPath, OSError."""
@@ -95,7 +95,7 @@ class JournalDoor:
             while teller.turns and teller.turns[0][0] <= shipped:
                 done = teller.turns.popleft()[1]
             if not teller.turns:
-                self._waiting.discard(teller)
+                self._waiting.pop(teller, None)
             if done > teller.answered:
                 teller.answered = done
                 self._send(teller, ["shipped", done])
@@ -197,7 +197,7 @@ class JournalDoor:
             self._life.gone(now, partition, gone)
             life_turn = max(life_turn, self._life.shipping.turn)
         teller.turns.append((life_turn, turn))
-        self._waiting.add(teller)
+        self._waiting[teller] = None
 
     async def _change_places(self, teller: _Teller, what: str, number: int, names: list[str]) -> None:
         """Leave segments to the object store, or bring them back; then say which."""
@@ -230,7 +230,7 @@ class JournalDoor:
         if teller.connection.fileno() < 0:
             return
         self._tellers.pop(teller.connection.fileno(), None)
-        self._waiting.discard(teller)
+        self._waiting.pop(teller, None)
         if self._logs.get(teller.partition) is teller:
             del self._logs[teller.partition]
         self._loop.remove_reader(teller.connection)

@@ -362,27 +362,11 @@ class StoreJournal:
 
         Returns the store that owns it then.
         """
-        self.adopt([str(partition)])
-        return self.owners_of([str(partition)]).get(str(partition), "")
+        return self.run(lambda life: life.take(str(partition)))
 
     def take_back(self, partition: int) -> str:
-        """Own a partition again that left, if nobody else does by now; blocks.
-
-        Returns the store that owns it then. Raises ServiceUnitNotReady while this life cannot have it back:
-        opened before that, the partition would give no receipts.
-        """
-        name = str(partition)
-
-        async def call() -> None:
-            life, is_left = self._life, name in self._files.partitions() and self._files.left(name)
-            if is_left and name in life.mirror and not life.mirror[name].left:
-                await self._runner.run(life.depart(name))  # it was broken off before that was shipped
-
-        self._result_of(call())
-        owner = self.take(partition)
-        if owner == self._life.store and name in self._files.partitions() and self._files.left(name):
-            raise ServiceUnitNotReady(f"partition {partition} is not taken back yet: ask again")
-        return owner
+        """Own a partition again that left, if nobody else does by now; blocks. See StoreLife."""
+        return self.run(lambda life: life.take_back(str(partition)))
 
     def let_go(self, partition: int) -> bool:
         """Drop a partition that another store owns by now; whether it is gone; blocks."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass, field
 from functools import partial
-from itertools import islice
 from typing import Any
 
 from pulsar_ray.errors import JournalDamaged, PulsarException, ServiceUnitNotReady
 from pulsar_ray.format.checksum import checksum
 from pulsar_ray.journal.life.checkpoints import Checkpoints
 from pulsar_ray.journal.life.claims import Claims
+from pulsar_ray.journal.life.clearing import Clearing
 from pulsar_ray.journal.life.directory import Directory
 from pulsar_ray.journal.life.restoring import Restoring
 from pulsar_ray.journal.life.uploads import Uploads
@@ -27,28 +27,19 @@ from pulsar_ray.journal.objects import (
     Place,
     journal_key,
     ledger_of,
-    pieces_of,
-    pieces_prefix,
 )
 from pulsar_ray.journal.offloaded.offloading import Offloading
 from pulsar_ray.journal.ownership import Ownership
 from pulsar_ray.journal.partition_state import FileState, PartitionState, apply
 from pulsar_ray.journal.reading import refuse_hole, walk
 from pulsar_ray.journal.requests import (
-    UNKNOWN,
-    Delete,
     Get,
-    ListKeys,
     Shipped,
     Task,
-    Wait,
     ask,
-    pauses_s,
     until,
 )
 from pulsar_ray.journal.shipping import Cut, Queued, Shipping
-
-TRIES_TO_CLEAR = 5
 
 
 @dataclass(frozen=True)
@@ -90,6 +81,9 @@ class StoreLife:
         self.offloading = Offloading(
             self.directory, self.ownership, self.shipping, self.uploads, self.checkpoints, self._served
         )
+        self.clearing = Clearing(
+            self.store, self.directory, self.ownership, self.uploads, self.mirror, self._served, self._lists
+        )
         self.is_ready = False
         self.serving: set[str] = set()
         self.untaken: dict[str, str] = {}
@@ -98,12 +92,10 @@ class StoreLife:
         """How far each file of an adopted partition is queued, or shipped."""
         self._synced_ends: dict[str, dict[str, int]] = {}
         """How far files are synced here, of partitions that are being adopted."""
+        self._told_gone: dict[str, set[str]] = {}
+        """Files that nothing lists, of partitions whose shipped state is not known yet."""
         self._awaited_turn = 0
-        self._clearing: set[str] = set()
-        """Partitions that left the journal, and whose pieces may be deleted yet."""
         self._dropping: set[tuple[str, int]] = set()
-        self._going: set[tuple[str, str]] = set()
-        """Files whose bytes may be queued yet, before what says that they are gone."""
         self._tasks: list[Task[Any]] = []
         self._actions: list[Serve | Deposed] = []
         self._now = 0.0
@@ -141,6 +133,8 @@ class StoreLife:
             return self.shipping.turn
         for file in in_order(ends):
             begin, end = known.get(file, 0), ends[file]
+            if file not in known and not self.directory.has(partition, file):
+                continue  # a former owner tells of it late, whose directory was replaced meanwhile
             if end > begin:
                 known[file] = end
                 self.shipping.queue(now, Append(partition, file, begin), end - begin)
@@ -151,22 +145,44 @@ class StoreLife:
 
     def gone(self, now: float, partition: str, files: Sequence[str]) -> None:
         """Queue that nothing lists these files; they are removed when that is shipped."""
-        known, told = self._known.get(partition, {}), self._synced_ends.get(partition, {})
+        known, told = self._known.get(partition), self._synced_ends.get(partition, {})
         for file in files:
             told.pop(file, None)
-        shipped = tuple(file for file in files if known.pop(file, None) is not None)
+        if known is None and files and (not self.is_ready or partition in self.mirror):
+            # Removed before the journal says so, they would be there again after a takeover.
+            self._told_gone.setdefault(partition, set()).update(files)
+            return
+        shipped = tuple(
+            f for f in files if (partition, f) not in self.clearing.going and self._lists(partition, f)
+        )
+        for file in files:
+            (known or {}).pop(file, None)
         if shipped:
-            self._going.update((partition, file) for file in shipped)
+            self.clearing.going.update((partition, file) for file in shipped)
             self.shipping.queue(now, Append(partition, "", 0, mark=("gone", shipped)))
-        unknown = tuple(file for file in files if (partition, file) not in self._going)
+        unknown = tuple(file for file in files if (partition, file) not in self.clearing.going)
         self.directory.unlink_files(partition, unknown)
 
+    def _lists(self, partition: str, file: str) -> bool:
+        """Return whether a reader of the journal finds a file there, or will."""
+        mirror = self.mirror.get(partition)
+        return file in self.files_of(partition) or (mirror is not None and file in mirror.files)
+
     def drop(self, partition: str) -> None:
-        """Queue that a partition is no more; its rest goes when that is shipped."""
+        """Queue that a partition is no more; its rest goes when that is shipped.
+
+        A life that is not ready does it once it is: until it knows what is shipped the note has to stay.
+        """
+        if self.is_ready and partition in self.directory.partitions():
+            self._tasks.append(self._dropped(partition))
+
+    def _dropped(self, partition: str) -> Task[None]:
+        # Else what is being taken in would come into the journal behind that, without a directory.
+        yield from until(lambda: partition not in self.claims.busy)
         if partition in self.mirror or partition in self._known:
             self._drop(partition, self.directory.term(partition))
-        elif partition in self.directory.partitions():
-            self.directory.remove(partition, self.directory.term(partition))
+        else:
+            yield from self.clearing.dropped(partition)
 
     def forget(self, partition: str) -> None:
         """Have a partition of this directory leave the journal.
@@ -178,11 +194,12 @@ class StoreLife:
             return
         self.untaken.pop(partition, None)
         self._synced_ends.pop(partition, None)
+        self._told_gone.pop(partition, None)
         if self._known.pop(partition, None) is not None:
             self.serving.discard(partition)
-            self._clearing.add(partition)
+            self.clearing.leaving.add(partition)
             self.shipping.queue(self._now, Append(partition, "", 0, mark=("forget",)))
-        elif partition not in self.mirror and partition not in self._clearing:
+        elif partition not in self.mirror and partition not in self.clearing.leaving:
             self.directory.leave_out(partition)  # it never came into the journal
 
     def files_of(self, partition: str) -> dict[str, int]:
@@ -202,7 +219,7 @@ class StoreLife:
 
         If that fails, it is `untaken`, and the next look begins it anew.
         """
-        if not self.is_ready or self.knows(partition):
+        if not self.is_ready or self.knows(partition) or self._is_going(partition):
             return
         try:
             with self.claims.claiming(partition):
@@ -213,9 +230,16 @@ class StoreLife:
             return
         self.settle()
 
+    def _is_going(self, partition: str) -> bool:
+        """Return whether a partition's directory is about to be removed."""
+        if partition not in self.directory.partitions():
+            return False
+        is_dropping = (partition, self.directory.term(partition)) in self._dropping
+        return is_dropping or self.directory.is_dropped(partition)
+
     def _take_in(self, partition: str) -> Task[None]:
         # Else what is uploaded would be deleted behind that.
-        yield from until(lambda: partition not in self._clearing)
+        yield from until(lambda: partition not in self.clearing.leaving)
         files = list(self._synced_ends.get(partition, {}))
         yield from self.uploads.from_disk(partition, partial(self._enter, partition, files))
         while True:
@@ -231,8 +255,8 @@ class StoreLife:
                     raise
         self._queue_adoption(partition, packed)
         self.untaken.pop(partition, None)
-        told = self._synced_ends.pop(partition, {})
-        self.tell(self._now, partition, told, is_awaited=True)
+        told = self._synced_ends.get(partition, {})
+        self._take_told(partition)
         self.gone(self._now, partition, [file for file in ends if file not in told])
         yield from self.until_shipped()
 
@@ -263,9 +287,8 @@ class StoreLife:
                 file.tail = None
         for partition in sorted(self.directory.partitions()):
             if self.directory.is_dropped(partition):
-                self._drop(partition, self.directory.term(partition))
                 continue
-            self.directory.recover(partition)
+            yield from self.uploads.from_disk(partition, partial(self.directory.recover, partition))
             try:
                 yield from self._ship_missing(partition)
             except PulsarException as error:
@@ -273,17 +296,24 @@ class StoreLife:
                 self.untaken[partition] = error.text
             else:
                 # Receipts would not wait for what no manifest names yet, were it queued when this is served.
-                self.tell(self._now, partition, self._synced_ends.pop(partition, {}), is_awaited=True)
+                self._take_told(partition)
         yield from self.until_shipped()
         yield from self.ownership.read()
         self.is_ready = True
         self._begin_told()
         self.settle()
 
+    def _take_told(self, partition: str) -> None:
+        """Queue what was told of a partition before its shipped state was known."""
+        self.tell(self._now, partition, self._synced_ends.pop(partition, {}), is_awaited=True)
+        self.gone(self._now, partition, sorted(self._told_gone.pop(partition, ())))
+
     def _begin_told(self) -> None:
-        """Begin partitions that came into the journal before this life was ready."""
+        """Drop what was removed, and begin what came, before this life was ready."""
         for partition in sorted(self.directory.partitions()):
-            if partition not in self._known and not self.directory.is_dropped(partition):
+            if self.directory.is_dropped(partition):
+                self.drop(partition)
+            elif partition not in self._known:
                 self._tasks.append(self.begin(partition))
 
     def look(self) -> Task[None]:
@@ -346,6 +376,36 @@ class StoreLife:
             yield from self.until_shipped()
             yield from self.claims.claim(partition)
         self.settle()
+
+    def take(self, partition: str) -> Task[str]:
+        """Own a partition that left, as it was shipped.
+
+        Returns the store that owns it then.
+        """
+        yield from until(lambda: partition not in self.claims.busy)  # somebody has asked for it before
+        yield from self.ownership.read()
+        try:
+            yield from self.adopt(partition, self.ownership.owner(partition))
+        finally:
+            self.restoring.forget()
+        yield from self.ownership.read()
+        return self.ownership.owner(partition).store
+
+    def take_back(self, partition: str) -> Task[str]:
+        """Own a partition again that left, if nobody else does by now.
+
+        Returns the store that owns it then. Raises ServiceUnitNotReady while this life cannot have it back:
+        opened before that, the partition would give no receipts.
+        """
+        if self._is_left(partition) and partition in self.mirror and not self.mirror[partition].left:
+            yield from self.depart(partition)  # it was broken off before that was shipped
+        owner = yield from self.take(partition)
+        if owner == self.store and self._is_left(partition):
+            raise ServiceUnitNotReady(f"partition {partition} is not taken back yet: ask again")
+        return owner
+
+    def _is_left(self, partition: str) -> bool:
+        return partition in self.directory.partitions() and bool(self.directory.left(partition))
 
     def checkpoint(self) -> Task[bool]:
         """Write an index unless one is under way; return whether it was written."""
@@ -459,9 +519,11 @@ class StoreLife:
     def _serve(self, partition: str) -> None:
         self.serving.add(partition)
         self._actions.append(Serve(partition))
+        self._tasks.append(self.clearing.sweep(partition))
 
     def _drop(self, partition: str, term: int) -> None:
         self._known.pop(partition, None)
+        self._told_gone.pop(partition, None)
         self.serving.discard(partition)
         if (partition, term) not in self._dropping:
             self._dropping.add((partition, term))
@@ -492,44 +554,15 @@ class StoreLife:
         append = item.append
         apply(self.mirror, append, item.length)
         if append.mark[:1] == ("forget",):
-            self._tasks.append(self._clear_forgotten(append.partition))
+            self._tasks.append(self.clearing.forgotten(append.partition))
         elif append.mark[:1] == ("gone",):
-            self._tasks.append(self._unlink_files(append.partition, append.mark[1]))
+            self._tasks.append(self.clearing.files(append.partition, append.mark[1]))
         elif append.mark[:1] == ("drop",):
-            self.directory.remove(append.partition, append.mark[1])
             self._dropping.discard((append.partition, append.mark[1]))
-            self._tasks.append(self._clear_pieces(append.partition))
-
-    def _unlink_files(self, partition: str, files: tuple[str, ...]) -> Task[None]:
-        self._going.difference_update((partition, file) for file in files)
-        self.directory.unlink_files(partition, files)
-        for file in files:
-            names = yield from ask(ListKeys(pieces_of(partition, file)))
-            if names:
-                yield Delete(tuple(names))
-
-    def _clear_pieces(self, partition: str) -> Task[None]:
-        """Delete the pieces of a partition that this store dropped, unless another one has it."""
-        yield from self.ownership.read()
-        if self.ownership.owner(partition).store == self.store and partition not in self.mirror:
-            names = yield from ask(ListKeys(pieces_prefix(partition)))
-            if names:
-                yield Delete(tuple(names))
-
-    def _clear_forgotten(self, partition: str) -> Task[None]:
-        """Delete the pieces of a partition that left the journal, before it may come back.
-
-        Its directory says that it left only now: in the journal it would be missing there after a restart.
-        """
-        yield from self.uploads.from_disk(partition, partial(self.directory.leave_out, partition))
-        yield from self.ownership.read()
-        if self.ownership.owner(partition).store == self.store:
-            names = yield from ask(ListKeys(pieces_prefix(partition)))
-            for pause_s in islice(pauses_s(), TRIES_TO_CLEAR if names else 0):
-                if (yield Delete(tuple(names), is_awaited=True)) is not UNKNOWN:
-                    break
-                yield Wait(pause_s)
-        self._clearing.discard(partition)
+            if self.directory.is_dropped(append.partition):
+                self._tasks.append(self.clearing.dropped(append.partition))
+            else:
+                self.directory.remove(append.partition, append.mark[1])
 
     def _served(self, partition: str) -> PartitionState | None:
         """Return the shipped state of a partition, None unless it is served in that term."""

@@ -104,13 +104,18 @@ class RestingOffers:
     """
 
     def __init__(
-        self, data_dir: Path, runner: LifeRunner, plan: RoomPlan, awake: Callable[[], Collection[str]]
+        self,
+        data_dir: Path,
+        runner: LifeRunner,
+        plan: RoomPlan,
+        awake: Callable[[], Collection[str]],
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._data_dir = data_dir
         self._runner = runner
         self._plan = plan
         self._awake = awake
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
         self._least = 0
         self._read_at_s = self._loop.time()
         self._problem = ""

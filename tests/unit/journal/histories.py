@@ -14,28 +14,25 @@ from __future__ import annotations
 
 import heapq
 import random
-import struct
 import sys
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from pulsar_ray.errors import PulsarException, ServiceUnitNotReady
-from pulsar_ray.format.checksum import Buffer
-from pulsar_ray.journal import store_life
+from pulsar_ray.errors import PulsarException
 from pulsar_ray.journal.objects import (
-    Append,
+    PIECES,
+    SEALED,
     CatalogEntry,
     catalog_key,
+    journal_prefix,
     ledger_of,
-    piece_key,
     unpack_entry,
-    unpack_piece,
+    unpack_journal,
 )
-from pulsar_ray.journal.ownership import NOBODY, Ownership, first_ledger
+from pulsar_ray.journal.ownership import Ownership, first_ledger
 from pulsar_ray.journal.reading import walk
-from pulsar_ray.journal.receipts import Receipts
 from pulsar_ray.journal.requests import (
     CREATED,
     EXISTS,
@@ -47,471 +44,15 @@ from pulsar_ray.journal.requests import (
     Shipped,
     Wait,
 )
-from pulsar_ray.journal.shipping import Cut
-from pulsar_ray.journal.store_life import Deposed, Serve, StoreLife
+from tests.unit.journal.history_disks import At, Copy, Disk
+from tests.unit.journal.history_processes import Controller, Node, Process, Store, Writer
 
-At = tuple[int, int]
-Pieces = list[tuple[int, int, int]]
-OPEN, END, FRONT = range(3)
-MANIFEST, CURSOR, LOG = struct.Struct(">III"), struct.Struct(">II"), struct.Struct(">Q")
+SHORT_LIVED = "short-lived"
+"""This partition is removed in the middle of a history, if it is there at all."""
 
 
 class Violation(Exception):
     """A promise of the journal does not hold."""
-
-
-class Copy:
-    """A partition in a directory: a manifest, a cursor's log and the ledgers, each of whole records."""
-
-    def __init__(self, term: int, files: dict[str, bytearray] | None = None) -> None:
-        self.term, self.is_left = term, False
-        self.files = files if files is not None else {}
-        self.files.setdefault("manifest", bytearray())
-        self.files.setdefault("cursor", bytearray())
-        self.synced: dict[str, int] = {}
-        self.away: dict[str, Pieces] = {}
-        """Files that are only in the object store."""
-        self.read_away: Callable[[str, Pieces], bytes] = lambda _file, _pieces: b""
-
-    def clone(self) -> Copy:
-        copy = Copy(self.term, {f: bytearray(b) for f, b in self.files.items()})
-        copy.away, copy.read_away = dict(self.away), self.read_away
-        copy.synced, copy.is_left = dict(self.synced), self.is_left
-        return copy
-
-    def told(self, kind: int) -> list[tuple[int, int]]:
-        return [(a, b) for k, a, b in MANIFEST.iter_unpack(self.files["manifest"]) if k == kind]
-
-    def front(self) -> int:
-        return max([0] + [a for a, _ in self.told(FRONT)])
-
-    def ledgers(self) -> list[int]:
-        return [a for a, _ in self.told(OPEN) if a >= self.front()]
-
-    def cursor(self) -> At:
-        stored = self.files["cursor"]
-        if not stored:
-            return (0, -1)
-        ledger, entry = CURSOR.unpack(stored[-CURSOR.size :])
-        return ledger, entry - 1
-
-    def entries(self, ledger: int) -> list[int]:
-        file = f"{ledger}-0"
-        stored = self.files.get(file)
-        if stored is None and (pieces := self.away.get(file)) is not None:
-            return [c for (c,) in LOG.iter_unpack(self.read_away(file, pieces))]
-        return [c for (c,) in LOG.iter_unpack(bytes(stored or b""))]
-
-    def log(self) -> list[tuple[At, int]]:
-        ends = dict(self.told(END))
-        return [((i, k), c) for i in self.ledgers() for k, c in enumerate(self.entries(i)[: ends.get(i)])]
-
-    def lacks_pieces(self) -> bool:
-        """Whether pieces of files that are only in the object store are gone."""
-        away = {file: self.read_away(file, pieces) for file, pieces in self.away.items()}
-        return any(len(data) < self.closed().get(file, 0) for file, data in away.items())
-
-    def recover(self) -> None:
-        for file, data in self.files.items():  # an object may have ended within a record
-            size = {"manifest": MANIFEST.size, "cursor": CURSOR.size}.get(file, LOG.size)
-            del data[len(data) // size * size :]
-        ended, listed = dict(self.told(END)), [f"{a}-0" for a, _ in self.told(OPEN)]
-        self.files = {f: b for f, b in self.files.items() if ledger_of(f) is None or f in listed}
-        for i in self.ledgers():
-            if i not in ended:
-                self.files["manifest"] += MANIFEST.pack(END, i, len(self.entries(i)))
-        self.sync()
-
-    def sync(self) -> None:
-        self.synced = {f: len(b) for f, b in self.files.items()}
-
-    def before(self, front: int) -> list[str]:
-        """Return the ledgers' files here that are before a front."""
-        here = [*self.files, *self.away]
-        return [file for file in here if (i := ledger_of(file)) is not None and i < front]
-
-    def closed(self) -> dict[str, int]:
-        return {f"{a}-0": b * LOG.size for a, b in self.told(END) if a >= self.front()}
-
-
-class Disk:
-    """A store's directory, as the journal sees it."""
-
-    def __init__(self, world: World) -> None:
-        self.world, self.store, self.life = world, f"s{world.name():06d}", 0
-        self.copies: dict[str, Copy] = {}
-        self.staged: dict[str, dict[str, bytearray]] = {}
-        self.staged_away: dict[str, dict[str, Pieces]] = {}
-        self.coming_back: dict[tuple[str, str], bytearray] = {}
-
-    def backup(self) -> Disk:
-        disk = Disk(self.world)
-        disk.store, disk.life = self.store, self.life
-        disk.copies = {p: c.clone() for p, c in self.copies.items()}
-        return disk
-
-    def power_cut(self) -> None:
-        rng = self.world.rng
-        for copy in self.copies.values():
-            for file, data in copy.files.items():
-                size = {"manifest": MANIFEST.size, "cursor": CURSOR.size}.get(file, LOG.size)
-                kept, most = min(copy.synced.get(file, 0), len(data)) // size, len(data) // size
-                del data[rng.choice((kept, most, rng.randint(kept, most))) * size :]
-            records = list(MANIFEST.iter_unpack(bytes(copy.files["manifest"])))
-            for n, (k, a, b) in enumerate(records):  # an end is written when the entries are durable
-                if k == END and a >= copy.front() and len(copy.entries(a)) < b:
-                    del copy.files["manifest"][n * MANIFEST.size :]
-                    break
-
-    # ---- Directory
-    def partitions(self) -> list[str]:
-        return list(self.copies)
-
-    def term(self, partition: str) -> int:
-        return self.copies[partition].term
-
-    def left(self, partition: str) -> set[int]:
-        copy = self.copies[partition]
-        return {copy.term} if copy.is_left else set()
-
-    def lengths(self, partition: str) -> dict[str, int]:
-        copy = self.copies[partition]
-        found = {f: pieces[-1][1] for f, pieces in copy.away.items()}
-        found |= {f: len(b) for f, b in copy.files.items()}
-        trimmed = copy.before(copy.front())
-        return {file: length for file, length in found.items() if file not in trimmed}
-
-    def read(self, partition: str, file: str, start: int, end: int) -> bytes:
-        copy = self.copies.get(partition)
-        return bytes(copy.files.get(file, b"")[start:end]) if copy else b""
-
-    def recover(self, partition: str) -> None:
-        self.copies[partition].recover()
-
-    def enter(self, partition: str, files: Iterable[str]) -> None:
-        """It is in the journal since it was installed."""
-
-    def leave_out(self, partition: str) -> None:
-        raise AssertionError("nothing leaves the journal in a history")
-
-    def is_dropped(self, partition: str) -> bool:
-        return False
-
-    def has(self, partition: str, file: str) -> bool:
-        copy = self.copies[partition]
-        return file in copy.files or file in copy.away
-
-    def is_superseded(self, partition: str, file: str) -> bool:
-        return False
-
-    def unlink_files(self, partition: str, files: tuple[str, ...]) -> None:
-        if copy := self.copies.get(partition):
-            front = 1 + max((i for file in files if (i := ledger_of(file)) is not None), default=-1)
-            self.world.truths[partition].deleted.append(((copy.term, self.life), front))
-            for file in files:
-                copy.files.pop(file, None)
-                copy.away.pop(file, None)
-
-    def offloaded(self, partition: str, file: str) -> Pieces | None:
-        copy = self.copies.get(partition)
-        return None if copy is None or file in copy.files else copy.away.get(file)
-
-    def offload(self, partition: str, file: str, pieces: Pieces) -> bool:
-        copy = self.copies.get(partition)
-        if not pieces or copy is None or file not in copy.files or copy.closed().get(file) != pieces[-1][1]:
-            return False
-        self.world.counts["offloaded"] += 1
-        copy.away[file] = pieces
-        del copy.files[file]
-        return True
-
-    def closed(self, partition: str, is_staged: bool = False) -> dict[str, int]:
-        if not is_staged:
-            return self.copies[partition].closed() if partition in self.copies else {}
-        manifest = bytes(self.staged[partition].get("manifest", b""))
-        return Copy(0, {"manifest": bytearray(manifest[: len(manifest) // 12 * 12])}).closed()
-
-    def stage_note(self, partition: str, file: str, pieces: Pieces) -> None:
-        self.world.counts["by reference"] += 1
-        self.staged_away.setdefault(partition, {})[file] = pieces
-
-    def fetch_back(self, partition: str, file: str, start: int, data: Buffer) -> None:
-        coming = self.coming_back.setdefault((partition, file), bytearray())
-        del coming[len(coming) if start else 0 :]
-        coming.extend(bytes(max(0, start - len(coming))))
-        coming[start : start + len(data)] = data
-
-    def end_fetching(self, partition: str, file: str) -> None:
-        self.world.counts["fetched back"] += 1
-        copy = self.copies[partition]
-        copy.files[file] = self.coming_back.pop((partition, file))
-        copy.synced[file] = len(copy.files[file])
-        del copy.away[file]
-
-    def read_away(self, partition: str, file: str, pieces: Pieces) -> bytes:
-        stored = {(a, b): self.world.objects.get(piece_key(partition, file, a, b)) for a, b, _ in pieces}
-        return b"".join(unpack_piece(file, data) for data in stored.values() if data is not None)
-
-    def discard_staged(self, partition: str) -> None:
-        self.staged.pop(partition, None)
-        self.staged_away.pop(partition, None)
-
-    def stage(self, partition: str, file: str, data: Buffer) -> None:
-        self.staged.setdefault(partition, {}).setdefault(file, bytearray()).extend(data)
-
-    def install(self, partition: str, term: int) -> None:
-        copy = Copy(term, self.staged.pop(partition, {}))
-        copy.away = self.staged_away.pop(partition, {})
-        copy.read_away = partial(self.read_away, partition)
-        copy.recover()
-        self.copies[partition] = copy
-        self.coming_back = {at: data for at, data in self.coming_back.items() if at[0] != partition}
-
-    def note_left(self, partition: str) -> None:
-        self.copies[partition].is_left = True
-
-    def remove(self, partition: str, term: int) -> None:
-        if partition in self.copies and self.copies[partition].term == term:
-            del self.copies[partition]
-
-
-class Node:
-    def __init__(self, disk: Disk) -> None:
-        self.disk = disk
-        self.backup: Disk | None = None
-        self.process: Store
-
-
-class Process:
-    """It runs tasks: what they ask for goes through the world, with its faults."""
-
-    def __init__(self, world: World, node: Node | None) -> None:
-        self.world, self.node, self.alive, self.paused = world, node, True, False
-        self.inbox: list[tuple[Any, Any]] = []
-
-    def begin(self, task: Generator[Any, Any, Any], value: Any = None) -> None:
-        if self.paused:
-            self.inbox.append((task, value))
-        elif self.alive:
-            try:
-                wanted = task.send(value)
-            except StopIteration:
-                wanted = None
-            if wanted is not None and self.alive:
-                self.world.carry_out(self, task, wanted)
-            self.after_step()
-
-    def after_step(self) -> None:
-        pass
-
-    def wake(self) -> None:
-        self.paused, inbox, self.inbox = False, self.inbox, []
-        for task, value in inbox:
-            self.begin(task, value)
-
-
-class Serving:
-    def __init__(self, copy: Copy) -> None:
-        self.visible, self.ledger, self.leaving = copy.log(), 0, False
-        self.consumed = sum(at <= copy.cursor() for at, _ in self.visible)
-
-
-class Store(Process):
-    """A store's process: the partitions' side of it, around one life of the journal."""
-
-    def __init__(self, world: World, node: Node) -> None:
-        super().__init__(world, node)
-        self.disk = node.disk
-        self.serving: dict[str, Serving] = {}
-        self.disk.life += 1
-        cut = Cut(object_bytes=40, under_way=world.window, sync_seconds=0.0, seconds=0.0)
-        self.unsynced = 0
-        self.life = StoreLife(
-            self.disk.store, self.disk.life, self.disk, world.nonce, cut, 24, world.ownership()
-        )
-        self.receipts: dict[str, Receipts] = {}
-        """As each partition's process keeps them, by the turns that the life tells."""
-        self.begin(self.run())
-
-    def run(self) -> Generator[Any, Any, None]:
-        self.life.advance(self.world.now)
-        yield from self.life.start()
-        while self.alive:
-            yield Wait(self.world.rng.uniform(8, 16))
-            yield from self.life.look()
-
-    def after_step(self) -> None:
-        if not self.alive or self.paused:
-            return None
-        tasks, actions = self.life.advance(self.world.now)
-        for action in actions:
-            if isinstance(action, Deposed):
-                return self.depose(action)
-            if isinstance(action, Serve):
-                self.serve(action.partition)
-        for partition in self.life.serving & self.receipts.keys():
-            for receipt in self.receipts[partition].release(self.world.now, self.life.shipping.shipped):
-                self.confirm(*receipt)
-        for task in tasks:
-            self.begin(task)
-        return None
-
-    def depose(self, action: Deposed) -> None:
-        self.alive = False
-        assert self.node is not None
-        if action.is_set_aside:
-            self.world.check_salvage(self.disk)
-            self.node.disk = Disk(self.world)
-        self.world.start_later(self.node)
-
-    def serve(self, partition: str) -> None:
-        self.world.check_serve(self, partition, self.disk.copies[partition])
-        self.serving[partition] = Serving(self.disk.copies[partition])
-
-    def confirm(self, partition: str, file: str, offset: int, record: bytes) -> None:
-        if partition not in self.serving:
-            return
-        ledger = ledger_of(file)
-        if ledger is not None:
-            at, content = (ledger, offset // LOG.size), LOG.unpack(record)[0]
-            self.serving[partition].visible.append((at, content))
-            self.world.check_confirm(self, partition, at, content)
-        elif file == "cursor" and self.world.sync:
-            cursor, entry = CURSOR.unpack(record)
-            self.world.check_receipt(self, partition, (cursor, entry - 1))
-
-    # ---- writing and syncing
-    def record(self, partition: str, file: str, record: bytes) -> None:
-        data = self.disk.copies[partition].files.setdefault(file, bytearray())
-        append = Append(partition, file, len(data), record)
-        data += record
-        self.unsynced += 1
-        self.begin(self.sync(append))
-
-    def sync(self, append: Append) -> Generator[Any, Any, None]:
-        yield Wait(self.world.disk_time)
-        self.unsynced -= 1
-        copy = self.disk.copies.get(append.partition)
-        if copy is None:
-            return
-        copy.synced[append.file] = append.end
-        self.ship(append)
-        kind, front, _ = MANIFEST.unpack(append.data) if append.file == "manifest" else (OPEN, 0, 0)
-        if kind == FRONT:
-            self.life.gone(self.world.now, append.partition, copy.before(front))
-
-    def ship(self, append: Append) -> None:
-        partition, is_log = append.partition, ledger_of(append.file) is not None
-        turn = self.life.tell(self.world.now, partition, {append.file: append.end}, self.world.sync)
-        if self.world.sync or is_log:
-            receipts = self.receipts.setdefault(partition, Receipts(self.world.bound))
-            receipt = (partition, append.file, append.offset, append.data)
-            receipts.ask(turn, receipt, "sync" if self.world.sync else "async")
-
-    def lowest_ledger(self, copy: Copy) -> int:
-        return first_ledger(copy.term)
-
-    def append(self, partition: str) -> None:
-        serving, copy = self.serving[partition], self.disk.copies[partition]
-        if self.world.rng.random() < 0.2:
-            self.end_ledger(partition)
-        if not serving.ledger:
-            serving.ledger = 1 + max([self.lowest_ledger(copy)] + [a for a, _ in copy.told(OPEN)])
-            self.record(partition, "manifest", MANIFEST.pack(OPEN, serving.ledger, 0))
-        self.record(partition, f"{serving.ledger}-0", LOG.pack(self.world.name()))
-
-    def end_ledger(self, partition: str) -> None:
-        ledger, self.serving[partition].ledger = self.serving[partition].ledger, 0
-        if ledger:
-            count = len(self.disk.copies[partition].entries(ledger))
-            self.record(partition, "manifest", MANIFEST.pack(END, ledger, count))
-
-    def consume(self, partition: str) -> None:
-        serving = self.serving[partition]
-        if new := serving.visible[serving.consumed :][: self.world.rng.randint(1, 4)]:
-            serving.consumed += len(new)
-            self.world.truths[partition].acked.update(content for _, content in new)
-            (ledger, entry), _ = new[-1]
-            self.record(partition, "cursor", CURSOR.pack(ledger, entry + 1))
-
-    def trim(self, partition: str) -> None:
-        copy = self.disk.copies[partition]
-        front = copy.cursor()[0]
-        if (ledgers := copy.ledgers()) and ledgers[0] < front:
-            self.record(partition, "manifest", MANIFEST.pack(FRONT, front, 0))
-
-    def offload(self, partition: str) -> Generator[Any, Any, None]:
-        """Leave closed ledgers to the object store, or bring them back."""
-        copy = self.disk.copies[partition]
-        if copy.away and self.world.aside.random() < 0.3:
-            yield from self.life.offloading.fetch_back(partition, sorted(copy.away))
-        else:
-            yield from self.life.offloading.offload(partition, [f for f in copy.closed() if f in copy.files])
-
-    def leave(self, partition: str, target: Store) -> Generator[Any, Any, None]:
-        self.serving[partition].leaving = True
-        self.end_ledger(partition)
-        while self.unsynced:
-            yield Wait(0.3)
-        if partition not in self.disk.copies:
-            return
-        term = self.disk.term(partition)
-        try:
-            yield from self.life.depart(partition)
-        except ServiceUnitNotReady:
-            return  # it was taken over meanwhile
-        self.world.truths[partition].left.add(term)
-        self.serving.pop(partition, None)
-        owner = self.life.ownership.owner(partition)
-        target.begin(target.life.adopt(partition, owner))
-        if self.world.rng.random() < 0.3:
-            self.begin(self.life.adopt(partition, owner))  # it is broken off, and the source takes it back
-
-
-class Controller(Process):
-    def __init__(self, world: World, node: Node | None) -> None:
-        super().__init__(world, node)
-        self.ownership = world.ownership()
-        self.absent: Counter[str] = Counter()
-        self.begin(self.loop())
-
-    def loop(self) -> Generator[Any, Any, None]:
-        world = self.world
-        while True:
-            yield Wait(world.rng.uniform(5, 12))
-            yield from self.ownership.read()
-            for partition in world.truths:
-                owner = self.ownership.owner(partition)
-                served = world.seems_served(partition, owner.store)
-                self.absent[partition] = 0 if served else self.absent[partition] + 1
-                if owner == NOBODY:
-                    self.give(partition, owner)
-                elif self.absent[partition] > world.patience or world.rng.random() < world.suspicion:
-                    self.absent[partition] = 0
-                    yield from self.take_over(partition, owner)
-
-    def give(self, partition: str, owner: CatalogEntry) -> None:
-        targets = [
-            s
-            for s in self.world.stores()
-            if s.alive
-            and s.life.is_ready
-            and not (s.disk.store == owner.store and owner.store in self.ownership.sealed)
-        ]
-        if targets:
-            target = self.world.rng.choice(targets)
-            target.begin(target.life.adopt(partition, owner))
-
-    def take_over(self, partition: str, owner: CatalogEntry) -> Generator[Any, Any, None]:
-        found = yield from walk(owner.store)
-        if partition in found.states and found.states[partition].has_left(owner.term):
-            return self.give(partition, owner)
-        yield from store_life.seal(owner.store, self.ownership, self.world.nonce)
-        self.world.counts["sealed"] += 1
-        for each in self.world.truths:
-            if self.ownership.owner(each).store == owner.store:
-                self.give(each, self.ownership.owner(each))
-        return None
 
 
 class Served:
@@ -563,6 +104,18 @@ class World:
         self.counts: Counter[str] = Counter()
         self.cut: set[Node] = set()
         self.truths = {f"p{n}": Truth() for n in range(choice((1, 2, 3)))}
+        self.is_removed = False
+        """Whether a partition was removed, of which nothing is asked any more."""
+        if self.aside.random() < 0.5:
+            self.truths[SHORT_LIVED] = Truth()
+            self.after(self.aside.uniform(30, 200), self.remove)
+        self.fronts: dict[str, int] = {}
+        """What was deleted when all disks had been lost."""
+        self.old_pieces: list[str] = []
+        self.leaving: set[str] = set()
+        """Partitions that a move holds."""
+        self.latenesses = self.aside.choice(((0.0, 0.01), (0.0, 0.01), (0.01, 2.0), (0.01, 30.0)))
+        self.disk_faults = self.aside.choice((0.0, 0.0, 0.1))
         self.nodes = [Node(Disk(self)) for _ in range(choice((2, 3, 4)))]
         self.controllers = [Controller(self, None) for _ in range(choice((1, 2, 2)))]
         for node in self.nodes:
@@ -584,6 +137,51 @@ class World:
 
     def stores(self) -> list[Store]:
         return [node.process for node in self.nodes]
+
+    def writers(self, partition: str) -> list[Writer]:
+        found = [node.writer(partition) for node in self.nodes]
+        return [each for each in found if each is not None]
+
+    def lateness(self) -> float:
+        """Return how long something waits in a node until its process comes to it."""
+        return 0.0 if self.healed else self.aside.uniform(*self.latenesses)
+
+    # ---- the processes of partitions
+    def begin_writer(self, node: Node, partition: str) -> None:
+        if (former := node.writers.get(partition)) is not None:
+            former.die()
+        self.counts["opened"] += 1
+        self.counts["opened before its journal was ready"] += not node.process.life.is_ready
+        node.writers[partition] = Writer(self, node, partition)
+
+    def open_later(self, node: Node, partition: str, delay: float) -> None:
+        def due() -> None:
+            node.process.begin(node.process.open(partition))
+
+        self.after(delay, due)
+
+    def wanted(self) -> list[str]:
+        """Return the partitions that nobody has removed."""
+        return [each for each in self.truths if not (self.is_removed and each == SHORT_LIVED)]
+
+    def remove(self) -> None:
+        """Remove a partition at its owner, whatever that does just now."""
+        owner = self.deciding(SHORT_LIVED)[0]
+        for node in self.nodes:
+            if node.disk.store == owner and node.process.alive and SHORT_LIVED not in self.leaving:
+                self.is_removed = True
+                node.process.begin(node.process.remove(SHORT_LIVED))
+                return
+        self.after(5, self.remove)
+
+    def place(self) -> None:
+        """Start partitions that do not run where the catalog has them, and at times where it had them."""
+        self.after(self.aside.uniform(3, 10), self.place)
+        for partition in self.wanted():
+            owner = self.deciding(partition)[0]
+            for node in self.nodes:
+                if node.disk.store == owner or (not self.healed and self.aside.random() < 0.05):
+                    self.open_later(node, partition, self.aside.uniform(0, 3))
 
     # ---- the object store
     def remote(self, wanted: Any) -> Any:
@@ -612,13 +210,15 @@ class World:
         elif process.alive:
             self.after(0.5, lambda: self.when_shipped(process, task, wanted))
 
-    def carry_out(self, process: Process, task: Any, wanted: Any) -> None:
+    def carry_out(self, process: Process, task: Any, wanted: Any) -> None:  # noqa: PLR0911
         rng = self.rng
         if isinstance(wanted, Wait):
             return self.after(wanted.seconds, lambda: process.begin(task))
         if isinstance(wanted, Shipped):
             return self.when_shipped(process, task, wanted)
         if isinstance(wanted, Delete):
+            if wanted.is_awaited:
+                return self.after(0.3, lambda: process.begin(task, self.remote(wanted)))
             for key in wanted.keys:
                 self.after(rng.choice((0.3, rng.uniform(0, 60))), partial(self.objects.pop, key, None))
             return self.after(0, lambda: process.begin(task))
@@ -641,19 +241,15 @@ class World:
         return self.after(rng.uniform(0.2, self.put_time) if write else rng.uniform(0.02, 0.3), arrive)
 
     # ---- the checker
-    def check_serve(self, store: Store, partition: str, copy: Copy) -> None:  # noqa: C901
-        truth, log, front, key = (
-            self.truths[partition],
-            copy.log(),
-            (copy.front(), 0),
-            (copy.term, store.disk.life),
-        )
+    def check_serve(self, writer: Writer) -> None:  # noqa: C901
+        copy, key, store = writer.copy, writer.key, writer.disk.store
+        truth, log, front = self.truths[writer.partition], copy.log(), (copy.front(), 0)
         place, contents, cursor = dict(log), [c for _, c in log], max(copy.cursor(), (front[0], -1))
         is_restart = any(s.key[0] == copy.term for s in truth.served)
         was_left = copy.term - 1 in truth.left
         how = "restart" if is_restart else "move" if was_left else "takeover"
         self.counts[how] += 1
-        if any(s.key[0] == copy.term and s.store != store.disk.store for s in truth.served):
+        if any(s.key[0] == copy.term and s.store != store for s in truth.served):
             raise Violation("two stores own one term")
         if copy.lacks_pieces() and any(s.key[0] > copy.term for s in truth.served):
             # Late: a successor has brought these files back. Whoever reads here is told that they are gone.
@@ -683,24 +279,43 @@ class World:
                     self.lose(truth, at, place)
         for at in place:
             truth.promised.setdefault(at, key)
-        truth.served.append(Served(key, store.disk.store, place, front, cursor))
+        truth.served.append(Served(key, store, place, front, cursor))
 
-    def check_confirm(self, store: Store, partition: str, at: At, content: int) -> None:
-        truth, key = self.truths[partition], (store.disk.copies[partition].term, store.disk.life)
+    def check_confirm(self, writer: Writer, at: At, content: int) -> None:
+        truth, key, store = self.truths[writer.partition], writer.key, writer.disk.store
         self.counts["confirmed"] += 1
         if truth.shown.setdefault(at, content) != content:
             raise Violation("two contents at one position")
-        truth.confirmed[at] = (content, key, self.now, store.disk.store)
+        truth.confirmed[at] = (content, key, self.now, store)
         for later in truth.served:
             if later.key > key and at not in later.log and at >= later.front and at not in truth.lost:
                 if self.sync or later.key[0] == key[0]:
                     raise Violation("confirmed after somebody else took over without it")
                 self.lose(truth, at, later.log)
-        if (store.disk.store, key[0]) == self.deciding(partition):
+        if (store, key[0]) == self.deciding(writer.partition):
             truth.last = self.now
+            is_fresh = self.now < writer.home.process.ready_at + 10
+            if self.sync and (is_fresh or self.aside.random() < 0.2):
+                self.check_in_bucket(writer, at, content)
 
-    def check_receipt(self, store: Store, partition: str, cursor: At) -> None:
-        truth, key = self.truths[partition], (store.disk.copies[partition].term, store.disk.life)
+    def check_in_bucket(self, writer: Writer, at: At, content: int) -> None:
+        """Look whether a reader of the journal finds what was confirmed just now."""
+        task, answer = walk(writer.disk.store), None
+        while True:
+            try:
+                answer = self.remote(task.send(answer))
+            except StopIteration as end:
+                state = end.value.states.get(writer.partition)
+                break
+        copy, partition = Copy(0), writer.partition
+        for name, file in {} if state is None else state.files.items():
+            read = writer.disk.read_away(partition, name, file.pieces)
+            copy.files[name] = bytearray(read + bytes(file.tail or b""))
+        if state is not None and state.term == writer.key[0] and (at, content) not in copy.log():
+            raise Violation("confirmed before it was shipped")
+
+    def check_receipt(self, writer: Writer, cursor: At) -> None:
+        truth, key = self.truths[writer.partition], writer.key
         truth.receipts.append((key, cursor))
         if any(s.key > key and s.cursor < cursor for s in truth.served):
             raise Violation("an acknowledgment confirmed too late")
@@ -715,6 +330,24 @@ class World:
             raise Violation("a hole among confirmed appends")
         if max(losses) - min(losses) > self.bound:
             raise Violation("more was lost than the lag bound allows")
+
+    def check_set_aside(self, disk: Disk) -> None:
+        """Look whether a store has a reason to serve nothing of its directory again."""
+        is_sealed = any(
+            unpack_journal(key, body).kind == SEALED
+            for key, body in self.objects.items()
+            if key.startswith(journal_prefix(disk.store))
+        )
+        if not (is_sealed or disk.is_of_backup):
+            raise Violation("a store is set aside that has all that was shipped")
+
+    def check_pieces(self) -> None:
+        """Look whether pieces are left of what was deleted long ago."""
+        for key in self.objects.keys() & set(self.old_pieces):  # others came late, until the next look
+            partition, file = key.removeprefix(PIECES).split("/")[:2]
+            ledger = ledger_of(file)
+            if ledger is not None and ledger < self.fronts.get(partition, 0):
+                raise Violation("pieces of what was deleted stay for ever")
 
     def check_salvage(self, disk: Disk) -> None:
         for partition, copy in disk.copies.items():
@@ -732,18 +365,21 @@ class World:
     def settled(self, since: float) -> bool:
         return all(
             truth.last > since
-            and [self.deciding(p)[0]] == [s.disk.store for s in self.stores() if s.alive and p in s.serving]
+            and [self.deciding(p)[0]]
+            == [s.disk.store for s in self.stores() if s.alive and p in s.life.serving]
             for p, truth in self.truths.items()
+            if p in self.wanted()
         )
 
     # ---- faults and traffic
     def seems_served(self, partition: str, store: str) -> bool:
+        """Return whether a controller takes a partition's process for one that serves."""
         return any(
             s.alive
             and not s.paused
             and s.node not in self.cut
             and s.disk.store == store
-            and partition in s.serving
+            and s.home.writer(partition) is not None
             for s in self.stores()
         )
 
@@ -760,21 +396,32 @@ class World:
             node
             for node in self.nodes
             if (store := node.process).alive
-            and not (store.paused or store.serving or store.disk.copies or store.disk.store in owners)
+            and not (store.paused or store.disk.copies or store.disk.store in owners)
         ]
         if empty and sum(store.alive for store in self.stores()) > 1:
             node = self.aside.choice(empty)
             self.counts["rest"] += 1
-            node.process.alive = False
+            node.process.die()
             self.after(self.aside.uniform(5, 120), partial(self.wake_store, node))
 
     def wake_store(self, node: Node) -> None:
         """Begin a store that does not run; what was left of an earlier process may come late."""
         if not node.process.alive:
+            if not self.healed and self.aside.random() < self.disk_faults:
+                self.counts["disk"] += 1
+                node.disk.failing_until = self.now + self.aside.uniform(0, 20)
             node.process = Store(self, node)
+            if not self.healed and self.aside.random() < 0.2:  # it ends again while it starts
+                self.after(self.aside.uniform(0, 5), partial(self.stop, node, "crash"))
 
     def stop(self, node: Node, how: str) -> None:
-        node.process.alive, old, node.backup = False, node.backup, node.disk.backup()
+        if how == "crash" and self.healed:
+            return
+        node.process.die()
+        old, node.backup = node.backup, node.disk.backup()
+        for writer in list(node.writers.values()):
+            if how != "crash" or self.aside.random() < 0.4:
+                writer.die()
         if how == "backup" and old and self.sync:
             node.disk = old
         if how == "power":
@@ -798,33 +445,34 @@ class World:
         rng, partition, what = self.rng, self.rng.choice(list(self.truths)), self.rng.random()
         self.after(rng.expovariate(self.traffic_rate), self.traffic)
         running = [s for s in self.stores() if s.alive and not s.paused]
-        serving = [s for s in running if partition in s.serving and not s.serving[partition].leaving]
         for store in running:
             store.after_step()
-        serving = [s for s in serving if s.alive]
+        serving = [w for w in self.writers(partition) if w.serving and not (w.paused or w.is_leaving)]
         if serving and self.aside.random() < self.offloads:
-            store = self.aside.choice(serving)
+            store = self.aside.choice(serving).home.process
             store.begin(store.offload(partition))
         if what < self.checkpoints and running:
             store = rng.choice(running)
             store.begin(store.life.checkpoint())
         elif serving:
-            store = rng.choice(serving)
+            writer = rng.choice(serving)
             if what < 0.65:
-                store.append(partition)
+                writer.append()
             elif what < 0.85:
-                store.consume(partition)
+                writer.consume()
             elif what < 1 - self.moves or self.healed:
-                store.trim(partition)
-            elif others := [s for s in running if s is not store]:
-                store.begin(store.leave(partition, rng.choice(others)))
+                writer.trim()
+            elif others := [n for n in self.nodes if n is not writer.home]:
+                source = writer.home.process
+                source.begin(source.leave(partition, rng.choice(others)))
 
     def fault(self) -> None:
         if self.healed:
             return
         rng = self.rng
         kinds = (
-            "crash crash power power lost backup pause pause cut cut outage controller controller-pause all"
+            "crash crash crash power power lost backup pause pause cut cut outage writer writer controller "
+            "controller-pause all"
         )
         self.after(rng.expovariate(self.fault_rate), self.fault)
         node, kind, controller = (
@@ -835,6 +483,10 @@ class World:
         self.counts[kind] += 1
         if kind in ("crash", "power", "lost", "backup"):
             self.stop(node, kind)
+        elif kind == "writer":
+            if running := list(node.writers.values()):
+                writer = self.aside.choice(running)
+                self.pause(writer) if self.aside.random() < 0.3 else writer.die()
         elif "pause" in kind:
             self.pause(node.process if kind == "pause" else controller)
         elif kind == "cut":
@@ -854,11 +506,15 @@ class World:
         self.loss = self.late = self.suspicion = 0
         for process in [*self.stores(), *self.controllers]:
             process.wake()
+        for node in self.nodes:
+            for writer in node.writers.values():
+                writer.wake()
 
     def run(self, faults_until: float = 220, deadline: float = 700) -> Counter[str]:
         self.after(1, self.traffic)
         self.after(20, self.fault)
         self.after(20, self.rest)
+        self.after(5, self.place)
         since, looked, refounded = faults_until, 0.0, False
         while True:
             self.now, _, call = heapq.heappop(self.queue)
@@ -873,10 +529,16 @@ class World:
                 if self.now > since + deadline:
                     raise Violation("no progress with everything up")
                 if self.now > since + 20 and self.settled(since + 10):
-                    if refounded:
+                    if not refounded:
+                        since, refounded = self.now, True
+                        self.old_pieces = [key for key in self.objects if key.startswith(PIECES)]
+                        self.lose_all()
+                    elif not self.fronts:
+                        since = self.now
+                        self.fronts = {p: self.truths[p].served[-1].front[0] for p in self.wanted()}
+                    elif self.now > since + 70:
+                        self.check_pieces()
                         return self.counts
-                    since, refounded = self.now, True
-                    self.lose_all()
 
 
 def run_many(seeds: range, stop_at: int = 0) -> tuple[int, Counter[str], Counter[str]]:

@@ -46,14 +46,9 @@ from pulsar_ray.journal.receipts import Receipts
 from pulsar_ray.journal.requests import Create, Delete, Get, ListKeys, Task, Wait, ask
 from pulsar_ray.journal.shipping import Queued, Shipping
 from pulsar_ray.journal.store_life import StoreLife
-from tests.unit.journal import histories
-from tests.unit.journal.histories import (
-    Controller,
-    Disk,
-    Store,
-    World,
-    run_many,
-)
+from tests.unit.journal.histories import World, run_many
+from tests.unit.journal.history_disks import Disk
+from tests.unit.journal.history_processes import Controller, Node, Store, Writer
 
 Patch = pytest.MonkeyPatch
 MUTATIONS: dict[str, tuple[str, Callable[[Patch], None]]] = {}
@@ -243,6 +238,7 @@ def started(self: StoreLife, closing: JournalObject | None, first: Callable[[Pla
     for partition in sorted(self.directory.partitions()):
         self.directory.recover(partition)
         yield from self._ship_missing(partition)
+        self._take_told(partition)
     yield from self.until_shipped()
     yield from self.ownership.read()
     self.is_ready = True
@@ -253,7 +249,7 @@ def started(self: StoreLife, closing: JournalObject | None, first: Callable[[Pla
 def _(patch: Patch) -> None:
     init = Store.__init__
 
-    def same_life(self: Store, world: World, node: histories.Node) -> None:
+    def same_life(self: Store, world: World, node: Node) -> None:
         node.disk.life = max(0, node.disk.life - 1)
         init(self, world, node)
 
@@ -358,15 +354,13 @@ def _(patch: Patch) -> None:
 
 @mutation("synced here first", "appends are shipped before they are synced here")
 def _(patch: Patch) -> None:
-    def sync(self: Store, append: Append) -> Generator[Any, Any, None]:
-        self.ship(append)
+    def synced(self: Writer, append: Append, is_listed: bool) -> Generator[Any, Any, None]:
+        self.ship(append, is_listed)
         yield Wait(self.world.disk_time)
-        self.unsynced -= 1
-        copy = self.disk.copies.get(append.partition)
-        if copy is not None:
-            copy.synced[append.file] = append.end
+        if self.is_there:
+            self.copy.synced[append.file] = append.end
 
-    patch.setattr(Store, "sync", sync)
+    patch.setattr(Writer, "synced", synced)
 
 
 @mutation("nothing is served before it is shipped", "a new life serves what it recovered at once")
@@ -434,7 +428,7 @@ def _(patch: Patch) -> None:
 
     def early(self: StoreLife, now: float, partition: str, files: Sequence[str]) -> None:
         gone(self, now, partition, files)
-        self._tasks.append(self._unlink_files(partition, tuple(files)))
+        self._tasks.append(self.clearing.files(partition, tuple(files)))
 
     patch.setattr(StoreLife, "gone", early)
 
@@ -450,6 +444,54 @@ def _(patch: Patch) -> None:
             self.unlink_files(partition, tuple(trimmed))
 
     patch.setattr(Disk, "recover", trimming)
+
+
+# ---- writers that outlive their store's process
+
+
+@mutation("only its owner says that a file goes", "what no manifest lists yet is taken for removed")
+def _(patch: Patch) -> None:
+    patch.setattr(Disk, "has", lambda self, partition, file: file in self.copies[partition].listed())
+
+
+@mutation("what goes waits for the journal", "a life that begins removes at once what it is told as gone")
+def _(patch: Patch) -> None:
+    gone = StoreLife.gone
+
+    def at_once(self: StoreLife, now: float, partition: str, files: Sequence[str]) -> None:
+        if partition in self._known:
+            gone(self, now, partition, files)
+        else:
+            self.directory.unlink_files(partition, tuple(files))
+
+    patch.setattr(StoreLife, "gone", at_once)
+
+
+@mutation("what was told is shipped first", "what was told to a life that begins is queued once it serves")
+def _(patch: Patch) -> None:
+    take_told, begin_told = StoreLife._take_told, StoreLife._begin_told
+
+    def later(self: StoreLife, partition: str) -> None:
+        if self.is_ready:
+            take_told(self, partition)
+
+    def all_told(self: StoreLife) -> None:
+        begin_told(self)
+        for partition in sorted(self._known):
+            take_told(self, partition)
+
+    patch.setattr(StoreLife, "_take_told", later)
+    patch.setattr(StoreLife, "_begin_told", all_told)
+
+
+@mutation("taken back by a life that is ready", "a partition that left is opened by a life that begins")
+def _(patch: Patch) -> None:
+    def take_back(self: StoreLife, partition: str) -> Task[str]:
+        if self._is_left(partition) and partition in self.mirror and not self.mirror[partition].left:
+            yield from self.depart(partition)
+        return (yield from self.take(partition))
+
+    patch.setattr(StoreLife, "take_back", take_back)
 
 
 # ---- owners
@@ -497,9 +539,10 @@ def _(patch: Patch) -> None:
     hasty: set[str] = set()
     now: list[bool] = [False]
 
-    def hasty_leave(self: Store, partition: str, target: Store) -> Generator[Any, Any, None]:
+    def hasty_leave(self: Store, partition: str, target: Node) -> Generator[Any, Any, None]:
         hasty.add(partition)
-        target.begin(target.life.adopt(partition, self.life.ownership.owner(partition)))
+        life = target.process.life
+        target.process.begin(life.adopt(partition, self.life.ownership.owner(partition)))
         yield from leave(self, partition, target)
         hasty.discard(partition)
 
@@ -540,7 +583,7 @@ def _(patch: Patch) -> None:
 
 @mutation("a term has its own ledgers", "ledger numbers go on from the restored manifest")
 def _(patch: Patch) -> None:
-    patch.setattr(Store, "lowest_ledger", lambda self, copy: 0)
+    patch.setattr(Writer, "lowest_ledger", property(lambda self: 1 + max(self.copy.named(), default=0)))
 
 
 @mutation("asynchronous receipts are bounded", "they are given however old the oldest unshipped one is")

@@ -24,7 +24,8 @@ from pulsar_ray.journal.storage.bucket import open_object_store
 from pulsar_ray.journal.storage.object_store import ObjectStore
 from pulsar_ray.journal.store_journal import CountingStore
 from pulsar_ray.journal.store_life import Deposed, Serve, StoreLife, seal
-from tests.unit.journal.histories import LOG, MANIFEST, OPEN, Copy, Disk, Truth
+from tests.unit.journal.histories import Truth
+from tests.unit.journal.history_disks import HEADER, LOG, MANIFEST, OPEN, Copy, Disk
 from tests.unit.journal.s3_server import bucket, s3_server
 
 DEADLINE_S = 60
@@ -36,6 +37,7 @@ class Names:
 
     def __init__(self) -> None:
         self._names = itertools.count(1)
+        self.now = 0.0
         self.truths: dict[str, Truth] = defaultdict(Truth)
 
     def name(self) -> int:
@@ -104,8 +106,10 @@ class Node:
             self.deposed = action
             return
         copy = self.disk.copies[action.partition]
+        copy.recover()
         ledger = max([copy.term * 65_536, *(ledger for ledger, _ in copy.told(OPEN))]) + 1
         self.serving[action.partition] = ledger
+        self._write(action.partition, f"{ledger}-0", HEADER)
         self._write(action.partition, "manifest", MANIFEST.pack(OPEN, ledger, 0))
 
     def _give(self) -> None:

@@ -770,7 +770,7 @@ async def test_a_segment_that_began_while_a_journal_started_is_not_taken_for_a_r
     may_go_on.set()
     journal = await starting
     await partition.until_confirmed(0, 1)
-    await until(lambda: journal._life.shipping.is_idle and not journal._life._going)
+    await until(lambda: journal._life.shipping.is_idle and not journal._life.clearing.going)
     assert all((partition.directory / name).exists() for name in listed_files(partition.directory))
     partition.die()
     await asyncio.to_thread(journal.stop)
@@ -826,7 +826,7 @@ async def test_a_journal_that_starts_keeps_a_segment_that_the_manifest_is_about_
     journal = await asyncio.to_thread(started, homes[0], url)
     partition.publish(2)
     await partition.until_confirmed(0, 1, 2)
-    await until(lambda: journal._life.shipping.is_idle and not journal._life._going)
+    await until(lambda: journal._life.shipping.is_idle and not journal._life.clearing.going)
     assert begun.exists()
     partition.die()
     await asyncio.to_thread(journal.stop)
