@@ -10,9 +10,10 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from pulsar_ray.closed_places import make_closed_directory
+from pulsar_ray.errors import CorruptData
 from pulsar_ray.journal.objects import CatalogEntry
 from pulsar_ray.journal.ownership import NOBODY
-from pulsar_ray.journal.store_files import LIFE_FILE, TERM_FILE, read_term, write_former_term
+from pulsar_ray.journal.store_files import LIFE_FILE, TERM_FILE, Term, read_term, write_former_term
 from pulsar_ray.ledger.disk import SYSTEM_DISK, write_whole
 from pulsar_ray.managed_ledger.log.partition_directories import partition_numbers
 from pulsar_ray.managed_ledger.store.store_identity import (
@@ -50,7 +51,11 @@ def put_aside(
             os.rename(data_dir / name, aside / name)
     left = []
     for number in sorted(partition_numbers(source)):
-        term, owner = read_term(source / str(number)), owners.get(str(number), NOBODY)
+        owner = owners.get(str(number), NOBODY)
+        try:
+            term = read_term(source / str(number))
+        except CorruptData:
+            term = Term(0)  # it may have been shipped: aside it is kept as well
         is_only_here = owner == NOBODY or (
             owner.store == identity.store_id and (term is None or term.is_left_out)
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import shutil
 from collections.abc import Iterable
@@ -28,6 +29,8 @@ from pulsar_ray.managed_ledger.log.manifest.manifest import LEDGER_COUNTER_BITS
 from pulsar_ray.managed_ledger.log.manifest.manifest_log import MANIFEST, read_manifest
 from pulsar_ray.managed_ledger.log.partition_directories import partition_numbers
 from pulsar_ray.managed_ledger.log.unlisted_segments import take_unlisted
+
+logger = logging.getLogger(__name__)
 
 TERM_FILE = "term"
 FORMER_TERM_FILE = "former-term"
@@ -59,7 +62,10 @@ def read_term(directory: Path) -> Term | None:
     except FileNotFoundError:
         return None
     except (ValueError, TypeError) as error:
-        raise CorruptData(str(directory / TERM_FILE), 0, f"not a partition's term ({error})") from None
+        remedy = "a store whose journal has it writes it anew as it begins; else remove the file"
+        raise CorruptData(
+            str(directory / TERM_FILE), 0, f"not a partition's term ({error}): {remedy}"
+        ) from None
     return Term(int(term), bool(is_dropped), int(first), *map(bool, rest))
 
 
@@ -203,8 +209,16 @@ class StoreFiles:
         self._root = root
         remove_unfinished(root)
         self._terms: dict[str, Term] = {}
+        self._damaged: set[str] = set()
+        """Partitions whose term nobody can read."""
         for number in partition_numbers(root):
-            if (term := read_term(root / str(number))) is not None and not term.is_left_out:
+            try:
+                term = read_term(root / str(number))
+            except CorruptData as error:
+                self._damaged.add(str(number))
+                logger.error("a partition is not served before its term is mended: %s", error)
+                continue
+            if term is not None and not term.is_left_out:
                 self._terms[str(number)] = term
 
     def path(self, partition: str) -> Path:
@@ -219,6 +233,14 @@ class StoreFiles:
             own = read_term(self.path(partition)) or Term(0)
             term = max(first_term(last_counter(files)), former + 1, own.term)
             self._set(partition, Term(term, first_ledger=own.first_ledger))
+
+    def mend_term(self, partition: str, term: int, is_left: bool) -> None:
+        if partition in self._damaged:
+            names = [path.name for path in self.path(partition).iterdir()]
+            first = max(first_ledger(term), last_counter(names) + _SPARE_LEDGERS)
+            self._set(partition, Term(term, first_ledger=first, is_left=is_left))
+            self._damaged.discard(partition)
+            logger.warning("the term of partition %s is %d again, as its journal has it", partition, term)
 
     def leave_out(self, partition: str) -> None:
         """Note durably that a partition is not in the journal any more."""
@@ -350,7 +372,11 @@ class StoreFiles:
 
     def offloaded(self, partition: str, file: str) -> list[tuple[int, int, int]] | None:
         path = self.path(partition) / file
-        found = None if path.exists() else read_note(path)
+        try:
+            found = None if path.exists() else read_note(path)
+        except CorruptData as error:
+            logger.error("a segment is only in the object store, and nobody reads which pieces: %s", error)
+            return []
         return None if found is None else [(p.start, p.end, p.checksum) for p in found.pieces]
 
     def offload(self, partition: str, file: str, pieces: list[tuple[int, int, int]]) -> bool:

@@ -277,6 +277,10 @@ class StoreLife:
     def start(self) -> Task[None]:
         """Close the former life, compare, ship what is only here, and then be ready."""
         found = yield from walk(self.store, JournalObject(self.nonce(), NEXT, self.life))
+        if not (found.is_sealed or found.is_foreign):
+            for partition, state in found.states.items():
+                mend = partial(self.directory.mend_term, partition, state.term, state.has_left(state.term))
+                yield from self.uploads.from_disk(partition, mend)
         if found.is_sealed or found.is_foreign or (yield from self._lacks(found.states)):
             self._depose(is_set_aside=True)
             return
@@ -294,6 +298,7 @@ class StoreLife:
             except PulsarException as error:
                 # Its files cannot be read: it alone is not shipped, and not served.
                 self.untaken[partition] = error.text
+                self._known.pop(partition, None)
             else:
                 # Receipts would not wait for what no manifest names yet, were it queued when this is served.
                 self._take_told(partition)
@@ -460,7 +465,8 @@ class StoreLife:
 
     def _differs(self, partition: str, name: str, file: FileState) -> bool:
         if (pieces := self.directory.offloaded(partition, name)) is not None:
-            return not pieces or pieces[-1][1] < file.length
+            # A damaged note costs its own ledger: what it stands for is in the object store as before.
+            return bool(pieces) and pieces[-1][1] < file.length
         # Those before the last were read back by nobody since, and a copy of the directory has an older life.
         for start, end, total in file.pieces[-1:]:
             data = self.directory.read(partition, name, start, end)

@@ -32,6 +32,12 @@ class Directory(Protocol):
     def enter(self, partition: str, files: Iterable[str]) -> None:
         """Note durably that a partition with these files is in the journal."""
 
+    def mend_term(self, partition: str, term: int, is_left: bool) -> None:
+        """Write a term that nobody can read anew, as the store's own journal has it.
+
+        Nothing was ever served here in a later one: that is in the journal before it is claimed.
+        """
+
     def leave_out(self, partition: str) -> None:
         """Note durably that a partition is not in the journal any more."""
 
@@ -63,7 +69,10 @@ class Directory(Protocol):
         """Remove files that nothing here lists any more."""
 
     def offloaded(self, partition: str, file: str) -> list[tuple[int, int, int]] | None:
-        """Return the pieces of an offloaded file, None for one that is here."""
+        """Return the pieces of an offloaded file, None for one that is here.
+
+        Of a damaged note there are none.
+        """
 
     def offload(self, partition: str, file: str, pieces: list[tuple[int, int, int]]) -> bool:
         """Note durably which pieces have a file, and remove it; False without it."""

@@ -75,7 +75,10 @@ class Uploads:
         if ends is None:
             ends = yield from self.from_disk(partition, partial(self._directory.lengths, partition))
         for name, length in ends.items():
-            pieces = self._directory.offloaded(partition, name) or []
+            offloaded = self._directory.offloaded(partition, name)
+            if offloaded == [] and (restored is None or name not in restored.files):
+                continue  # its note is damaged, and no reader finds it either
+            pieces = offloaded or []
             if not pieces and restored is not None and name in restored.files:
                 pieces = large_pieces(restored.files[name].pieces, length)
             state.files[name] = FileState(pieces, length, None)

@@ -70,6 +70,11 @@ class Offloading:
 
     def _fetch_back(self, partition: str, term: int, name: str) -> Task[list[str]]:
         pieces = self._offloaded_in(partition, term, name)
+        if pieces == []:
+            raise JournalDamaged(
+                f"the note of {name} in partition {partition} is damaged, so nobody knows its pieces: "
+                "`pulsar-ray verify` names it; truncate the topic behind that segment to go on without it"
+            )
         for start, end, total in pieces or ():
             key = piece_key(partition, name, start, end)
             stored = yield from ask(Get(key))
