@@ -111,7 +111,13 @@ async def has_message_available(core: ConsumerCore, timeout_s: float) -> bool:
 
 async def _has_more(core: ConsumerCore, partition: PartitionConsumer, deadline: float) -> bool:
     try:
-        return bool(await call_partition(partition, "has_more", deadline, **partition.has_more_arguments()))
+        if not await call_partition(partition, "has_more", deadline, **partition.has_more_arguments()):
+            return False
+        deliveries = partition.deliveries
+        return not (
+            deliveries.skipped
+            and deliveries.leaves_out(await call_partition(partition, "last_message", deadline))
+        )
     except (TopicNotFound, SubscriptionNotFound):  # of several topics, one is being deleted
         if not core.is_multi_topic:
             raise

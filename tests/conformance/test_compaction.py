@@ -284,6 +284,38 @@ def test_the_last_id_is_that_of_the_view(broker: Broker, client: Client) -> None
     assert empty.read_next(WAIT_MS).data() == b"new"
 
 
+@pytest.mark.parametrize("inclusive", [False, True])
+def test_a_reader_that_starts_behind_all_that_is_kept_of_a_batch_has_nothing(
+    broker: Broker, client: Client, inclusive: bool
+) -> None:
+    topic = broker.topic()
+    ids: list[MessageId] = []
+    with client.create_producer(
+        topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
+    ) as producer:
+        for key, value in (("a", b"1"), ("b", b"2"), ("c", b"3"), ("c", None), ("d", b"")):
+            producer.send_async(value, lambda _result, id_: ids.append(id_), partition_key=key)
+    compact(broker, topic)
+    for behind in (3, 4):
+        reader = client.create_reader(
+            topic, ids[behind], is_read_compacted=True, start_message_id_inclusive=inclusive
+        )
+        assert not reader.has_message_available()
+        reader.seek(MessageId.earliest)
+        assert rest(reader) == [b"1", b"2"]
+        reader.seek(ids[1])
+        assert rest(reader) == ([b"2"] if inclusive else [])
+
+    async def read() -> None:
+        aio = broker.asyncio_client()
+        late = await aio.create_reader(
+            topic, ids[3], is_read_compacted=True, start_message_id_inclusive=inclusive
+        )
+        assert not await late.has_message_available()
+
+    asyncio.run(read())
+
+
 def test_what_was_compacted_may_be_trimmed(broker: Broker, client: Client) -> None:
     topic, topics = broker.topic(), broker.admin().topics
     publish(client, topic)

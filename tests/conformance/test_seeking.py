@@ -41,6 +41,28 @@ def read_rest(reader: Reader) -> list[bytes]:
     return got
 
 
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_a_reader_goes_on_behind_the_last_message_by_an_id_that_does_not_tell_the_size_of_its_batch(
+    broker: Broker, client: Client, is_batch: bool, assert_quiet: Quiet
+) -> None:
+    topic = broker.topic()
+    with client.create_producer(topic, batching_enabled=is_batch) as producer:
+        last = [producer.send(value) for value in numbers(0, 2)][-1]
+    place = MessageId(-1, last.ledger_id(), last.entry_id(), 0)
+    reader = client.create_reader(topic, place)
+    assert not reader.has_message_available()
+    with pytest.raises(Timeout):
+        reader.read_next(QUIET_MS)
+    assert not reader.has_message_available()
+    consumer = client.subscribe(topic, "s")
+    consumer.seek(place)
+    assert not consumer.has_message_available()
+    assert_quiet(consumer)
+    send_batch(client, topic, [b"next", b"last"])
+    assert read_rest(reader) == [b"next", b"last"]
+    assert consumer.has_message_available()
+
+
 @pytest.mark.parametrize("inclusive", [False, True])
 def test_seek_to_an_id(broker: Broker, client: Client, inclusive: bool, assert_quiet: Quiet) -> None:
     topic = broker.topic()

@@ -440,10 +440,11 @@ class ConsumerCore:
             if not self.queue.take(delivery):
                 return None
             may_repeat = source.has_rewound or delivery.redelivery_count > 0
-            if block.message_count == 1 and not (block.is_batch or may_repeat):
+            is_whole = not (may_repeat or block.is_batch or source.skipped)
+            if block.message_count == 1 and is_whole:
                 source.count.consumed += 1
                 return BlockRows(block, _ONLY_ROW), source
-            if block.is_batch or may_repeat:
+            if not is_whole:
                 rows = source.outstanding_rows(delivery, block)
                 if rows is not delivery.rows:
                     source.count.consumed += delivery.rows.bit_count() - rows.bit_count()

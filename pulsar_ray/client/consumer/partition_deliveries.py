@@ -501,11 +501,8 @@ class PartitionDeliveries:
         lock held.
         """
         rows = delivery.rows
-        if block.is_batch:
-            ledger_id, entry_id, size = block.ledger_id, block.first_entry_id, block.message_count
-            if skipped := self.skipped.of((ledger_id, entry_id), size, delivery.generation):
-                self._acks.acks.add_rows(ledger_id, entry_id, skipped, size)
-                rows &= ~row_sets.of_ranges(skipped)
+        if block.is_batch or block.message_count == 1:
+            rows = self._leave_out_rows(delivery, block.message_count)
         return self._unacknowledged(block, rows)
 
     def _unacknowledged(self, block: ReceivedBlock, rows: RowSet) -> RowSet:
@@ -545,10 +542,23 @@ class PartitionDeliveries:
 
         Called with the lock held.
         """
+        batch_size = self._unacked.batch_size(*delivery.key)
+        if batch_size and self._leave_out_rows(delivery, batch_size) == 0:
+            return True
         if not self.may_repeat(delivery.redelivery_count):
             return False
-        is_batch = self._unacked.batch_size(*delivery.key) > 0
-        return self._late.rows(*delivery.key, delivery.rows, is_batch=is_batch) == delivery.rows
+        return self._late.rows(*delivery.key, delivery.rows, is_batch=batch_size > 0) == delivery.rows
+
+    def _leave_out_rows(self, delivery: QueuedDelivery, batch_size: int) -> RowSet:
+        """Return the rows of a batch that a seek into it does not leave out.
+
+        Those that it leaves out count as acknowledged.
+        """
+        skipped = self.skipped.of(delivery.key, batch_size, delivery.generation)
+        if not skipped:
+            return delivery.rows
+        self._acks.acks.add_rows(*delivery.key, skipped, batch_size)
+        return delivery.rows & ~row_sets.of_ranges(skipped)
 
     def comes_again(self, delivery: QueuedDelivery, error: PulsarException) -> bool:
         """Drop an unreadable delivery and all behind it, if its partition has moved away.
@@ -625,6 +635,13 @@ class PartitionDeliveries:
         """The numbering of deliveries, and the number of the last one."""
         with self._lock:
             return self.numbering, self.last_number
+
+    def leaves_out(self, last: dict[str, Any]) -> bool:
+        """Whether a start in a batch left out the topic's last message."""
+        ledger_id, entry_id = last["position"]
+        row = last.get("batch_index", max(last["batch_size"], 1) - 1)
+        with self._lock:
+            return self.skipped.have((ledger_id, entry_id), row, self.generation)
 
     def arrived(self) -> tuple[int, tuple[int, int, int] | None]:
         """The number of the last delivery, and the first message that waits in the queue."""

@@ -54,6 +54,14 @@ class SkippedRows:
         """Another dispatcher counts seeks anew."""
         self._seeks = seeks_of(generation)
 
+    def __bool__(self) -> bool:
+        """True if rows may be left out."""
+        return self._of is not None
+
+    def have(self, key: tuple[int, int], row: int, generation: int) -> bool:
+        """Whether a row of this batch is left out."""
+        return any(0 <= row < end for _, end in self.of(key, row + 1, generation))
+
     def of(self, key: tuple[int, int], batch_size: int, generation: int) -> RowRanges:
         """The rows of this batch, delivered in this generation, that are left out."""
         if self._of is None or self._of[:2] != key or self._seeks != seeks_of(generation):

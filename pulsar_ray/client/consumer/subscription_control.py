@@ -41,9 +41,18 @@ class SubscriptionControl:
             return True
         for partition in self._partitions.there():
             with self._unless_deleted():
-                if partition.call("has_more", self._deadline(), **partition.has_more_arguments()):
+                if self._has_more(partition):
                     return True
         return self._core.has_received()
+
+    def _has_more(self, partition: PartitionConsumer) -> bool:
+        if not partition.call("has_more", self._deadline(), **partition.has_more_arguments()):
+            return False
+        # The dispatcher delivers the batch that a start lies in, and does not know what is left out of it.
+        deliveries = partition.deliveries
+        return not (
+            deliveries.skipped and deliveries.leaves_out(partition.call("last_message", self._deadline()))
+        )
 
     def seek(self, messageid: MessageId | int) -> None:
         """Go on behind a message or at a publish time, as `Consumer.seek`."""

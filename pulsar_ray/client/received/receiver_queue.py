@@ -111,6 +111,10 @@ class DeliverySource(Protocol):
     decode: Callable[[QueuedDelivery], ReceivedBlock]
 
     @property
+    def skipped(self) -> object:
+        """True while rows before a place in a batch may be left out."""
+
+    @property
     def unreadable(self) -> UnreadableDeliveries | None:
         """Holds blocks that cannot be decoded, where messages are stored."""
 
