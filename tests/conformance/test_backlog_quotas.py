@@ -147,6 +147,8 @@ def test_who_waits_too_long_learns_which_subscription_it_waits_for(
     assert "backlog_quota" in str(error)
     with pytest.raises(ProducerBlockedQuotaExceededError, match="'slow'"):
         client.create_producer(topic)
+    with pytest.raises(Timeout, match="'slow'"):
+        producer.send(payload(76))
     assert drain(consumer, sent) == list(range(sent))
     assert_quiet(consumer)
     producer.send(payload(77))

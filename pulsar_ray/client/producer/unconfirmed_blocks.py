@@ -244,7 +244,14 @@ class BlockNumbers:
         self.next_seq = 0
 
     def renew(self) -> None:
-        """Give this incarnation up and count from 0 in a new one."""
+        """Give this incarnation up and count from 0 in a new one.
+
+        One that was never open is kept: nothing of it was sent, and the partition may know only the one
+        that it replaces.
+        """
+        if self.replaces:
+            self.next_seq = 0
+            return
         self.replaces = self.incarnation
         self.renew_unreplaced()
 

@@ -383,6 +383,21 @@ def test_starting_over_fails_everything_and_counts_anew_in_place_of_the_old_inca
     assert [(header.incarnation, header.entry_seq) for header in it.write()] == [(incarnation, 0)]
 
 
+def test_starting_over_again_before_it_is_open_replaces_the_incarnation_that_the_partition_knows() -> None:
+    it = Sending()
+    it.send("a")
+    it.write()
+    known = it.state.opening_numbers()[0]
+    it.state.started_over(Timeout("late"))
+    incarnation = it.state.opening_numbers()[0]
+    it.send("b")
+    it.state.started_over(Timeout("late"))
+    assert it.state.opening_numbers() == (incarnation, known, 0)
+    it.send("c")
+    it.open()
+    assert [(header.incarnation, header.entry_seq) for header in it.write()] == [(incarnation, 0)]
+
+
 def test_after_its_end_everything_raises_its_reason() -> None:
     it = Sending(batching_enabled=True)
     it.send("a")
