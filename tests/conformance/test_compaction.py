@@ -312,6 +312,7 @@ def test_a_reader_that_starts_behind_all_that_is_kept_of_a_batch_has_nothing(
             topic, ids[3], is_read_compacted=True, start_message_id_inclusive=inclusive
         )
         assert not await late.has_message_available()
+        await aio.close()
 
     asyncio.run(read())
 
