@@ -27,6 +27,8 @@ NEED_RUNNING_ACTORS: dict[str, tuple[str, ...]] = {
         "test_a_request_that_comes_again_is_the_same_one",
         "test_a_form_that_is_read_in_bulk_outlasts_those_that_follow",
     ),
+    # It looks at actors that another controller finds still running.
+    "test_controller_dies": ("test_all_that_runs_is_found_again_and_goes_on",),
     "test_metric_figures": (
         "test_readers_are_one_subscription_whose_counts_stay",
         "test_compactions_are_counted_with_their_bytes",
