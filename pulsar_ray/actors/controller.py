@@ -26,7 +26,7 @@ from pulsar_ray.actors.part_calls import PartCalls, check_part_call
 from pulsar_ray.actors.stores.store_actors import StoreActors
 from pulsar_ray.actors.stores.stores import Stores
 from pulsar_ray.actors.topic_actors import look_up_again
-from pulsar_ray.broker.catalog.catalog import PartitionRow
+from pulsar_ray.broker.catalog.catalog import Catalog, PartitionRow
 from pulsar_ray.broker.catalog.founding import CatalogOrder
 from pulsar_ray.broker.catalog.membership import Membership
 from pulsar_ray.broker.serving.logs.line_limits import event
@@ -115,39 +115,20 @@ class Controller:
 
     async def _open(self) -> None:
         began_s = time.monotonic()
-        here = self._own.node_id
-        own = await self._store_actors.describe(here, make=self._order.kind != "open")
+        own = await self._store_actors.describe(self._own.node_id, make=self._order.kind != "open")
         must_end = partial(self._must_end, asyncio.get_running_loop())
         opening = CatalogOpening(
             self._data_dir, self._order, self._store_actors, self._system, self._settings, must_end
         )
         catalog = await opening.open(own)
-        is_founding = self._order.kind == "found" and not own["identity"].cluster_id
-        membership = Membership(
-            catalog,
-            catalog_store_id=own["store_id"],
-            catalog_host=own["host"],
-            takes_old=self._order.kind == "rebuild",
-            is_of_ray_cluster=self._order.is_of_ray_cluster,
-            takes_empty=is_founding or self._settings.allow_new_stores,
-            has_change_logs=catalog.change_logs.is_known(system_change_log().full),
-        )
-        stores = Stores(self._store_actors, membership, self._settings, self._system)
-        await stores.find()
-        membership.takes_empty = self._settings.allow_new_stores
-        if own["store_id"] not in stores.known:
-            refusal = stores.refused.get(here, {}).get("reason", "it did not answer")
-            raise ServiceUnitNotReady(f"the store beside the catalog is not there: {refusal}")
-        plane = self._plane = ControlPlane(
-            membership,
-            stores,
-            self._actors,
-            self._settings,
-            was_restarted=self._own.was_restarted,
-            end_deposed=partial(must_end, is_deposed=True),
-        )
-        # Before anybody is served: a change may have been made that this catalog does not know.
-        await plane.caught_up(CATCH_UP_S)
+        try:
+            plane = await self._brought_up(catalog, own, partial(must_end, is_deposed=True))
+        except BaseException:
+            # The next try takes this one's place, which must not take it back once the object store answers.
+            self._plane = None
+            catalog.close()
+            raise
+        membership, stores = plane.membership, plane.stores
         away = sum(store["partitions"] for store in membership.away(stores.known))
         event(
             logger,
@@ -163,6 +144,38 @@ class Controller:
         if self._watcher is None:
             self._watcher = asyncio.get_running_loop().create_task(self._watch(plane))
             self._own.report(self._settings, plane.report)
+
+    async def _brought_up(
+        self, catalog: Catalog, own: dict[str, Any], end_deposed: Callable[[str], None]
+    ) -> ControlPlane:
+        """Take the stores in, and catch up with what was changed meanwhile."""
+        is_founding = self._order.kind == "found" and not own["identity"].cluster_id
+        membership = Membership(
+            catalog,
+            catalog_store_id=own["store_id"],
+            catalog_host=own["host"],
+            takes_old=self._order.kind == "rebuild",
+            is_of_ray_cluster=self._order.is_of_ray_cluster,
+            takes_empty=is_founding or self._settings.allow_new_stores,
+            has_change_logs=catalog.change_logs.is_known(system_change_log().full),
+        )
+        stores = Stores(self._store_actors, membership, self._settings, self._system)
+        await stores.find()
+        membership.takes_empty = self._settings.allow_new_stores
+        if own["store_id"] not in stores.known:
+            refusal = stores.refused.get(self._own.node_id, {}).get("reason", "it did not answer")
+            raise ServiceUnitNotReady(f"the store beside the catalog is not there: {refusal}")
+        plane = self._plane = ControlPlane(
+            membership,
+            stores,
+            self._actors,
+            self._settings,
+            was_restarted=self._own.was_restarted,
+            end_deposed=end_deposed,
+        )
+        # Before anybody is served: a change may have been made that this catalog does not know.
+        await plane.caught_up(CATCH_UP_S)
+        return plane
 
     def _must_end(self, loop: asyncio.AbstractEventLoop, reason: str, is_deposed: bool) -> None:
         """End this controller, which decides no more; may be called from any thread."""

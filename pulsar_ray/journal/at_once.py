@@ -70,8 +70,8 @@ class Reader:
 def carried_out(task: Task[T], store: ObjectStore, pause: Callable[[float], None]) -> T:
     """Carry out a task that may write, and return its result.
 
-    `pause` waits for some seconds, or raises to give the task up. A refused request is made again: rights
-    may be given back. Raises what the task raises.
+    `pause` waits for some seconds, or raises to give the task up, before a next request too. A refused
+    request is made again: rights may be given back. Raises what the task raises.
     """
     answer: Any = None
     while True:
@@ -84,6 +84,7 @@ def carried_out(task: Task[T], store: ObjectStore, pause: Callable[[float], None
         if isinstance(request, Wait):
             pause(request.seconds)
         elif isinstance(request, Create | Get | ListKeys | Delete):
+            pause(0.0)
             try:
                 answer = carry_out(store, request)
             except RemoteStoreRefused:

@@ -31,9 +31,10 @@ _END_S = 5.0
 class _OwnController:
     """An OwnActor."""
 
-    def __init__(self, node_id: str, *, was_restarted: bool) -> None:
+    def __init__(self, node_id: str, *, was_restarted: bool, on_end: Callable[[], None]) -> None:
         self.node_id = node_id
         self.was_restarted = was_restarted
+        self._on_end = on_end
 
     def begin(self, component: str, settings: Settings) -> None:
         """Do nothing: this process is the test's."""
@@ -45,7 +46,9 @@ class _OwnController:
         """Report nothing."""
 
     def end(self, *, for_good: bool) -> None:
-        """Do nothing: it answers nothing more anyway."""
+        """Have another one begin, as Ray would, or a store where it was deposed."""
+        del for_good
+        self._on_end()
 
     async def owner_died(self, call: Any) -> bool:
         """Wait for a client's end, which comes with that of the cluster."""
@@ -62,13 +65,19 @@ class StubController:
         self._settings = settings
         self._owner = OwnerLoop("controller", on_fatal=actors.fatal_errors.append)
         self._is_down = False
+        self._restarting: asyncio.Task[None] | None = None
         self._order = order
         self._life = self._new_life(was_restarted=False)
         self.run(self._life.ready())
 
     def _new_life(self, *, was_restarted: bool) -> Controller:
-        own = partial(_OwnController, self._order.node_id, was_restarted=was_restarted)
-        return Controller(self._actors.data_dir, self._settings, self._order, self._actors, own)
+        def ended() -> None:
+            if life is self._life and not self._is_down:
+                self._restarting = asyncio.get_running_loop().create_task(self._restart(begins=True))
+
+        own = partial(_OwnController, self._order.node_id, was_restarted=was_restarted, on_end=ended)
+        life = Controller(self._actors.data_dir, self._settings, self._order, self._actors, own)
+        return life
 
     @property
     def node_id(self) -> str:
@@ -124,13 +133,13 @@ class StubController:
         Unless it `begins`, it waits until somebody asks for something.
         """
 
-        async def restart() -> None:
-            await self._begin_anew(self._order, self._actors.data_dir, was_restarted=True)
-            if begins:
-                with suppress(PulsarException):  # a later call has it try again
-                    await self._life.ready()
+        self.run(self._restart(begins=begins))
 
-        self.run(restart())
+    async def _restart(self, *, begins: bool) -> None:
+        await self._begin_anew(self._order, self._actors.data_dir, was_restarted=True)
+        if begins:
+            with suppress(PulsarException):  # a later call has it try again
+                await self._life.ready()
 
     def begin_on(self, node_id: str, place: Path) -> None:
         """Begin another one on the node of this store; it recovers the catalog."""

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from pulsar_ray.errors import ProducerBusy, RemoteStoreUnavailable, Result, Timeout
+from pulsar_ray.actors.stores.stores import Stores
+from pulsar_ray.broker.catalog.decisions import Decisions
+from pulsar_ray.errors import ProducerBusy, PulsarException, RemoteStoreUnavailable, Result, Timeout
 from pulsar_ray.journal.storage.file_store import FileStore
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.testing.waiting import wait_until
@@ -135,3 +137,24 @@ def test_async_goes_on_behind_a_restart_while_the_object_store_is_away(
         broker.cluster.kill(partition_name(TOPIC))
         producer.send(b"behind")
         assert [consumer.receive(WAIT_MS).data() for _ in range(2)] == [b"before", b"behind"]
+
+
+def test_a_controller_whose_start_failed_does_not_depose_the_one_that_began_behind_it(
+    make_shipped: Callable[[str], Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = make_shipped("async")
+    broker.cluster.kill_controller(begins=False)
+    monkeypatch.setattr(Decisions.begin, "__defaults__", (0.1,))
+    with bucket_away(), pytest.MonkeyPatch.context() as patch:
+
+        async def find(_: Stores) -> None:
+            """Find no store, as if none answered."""
+
+        patch.setattr(Stores, "find", find)
+        for _ in range(3):
+            with broker.admin() as admin, pytest.raises(PulsarException, match="it did not answer"):
+                admin.topics.create_partitioned_topic("while-away", 1)
+    with broker.admin() as admin:
+        admin.topics.create_partitioned_topic("behind", 1)
+    deciding = [thread for thread in threading.enumerate() if thread.name == "decisions"]
+    assert len(deciding) == 1, "each of the failed ones would decide in place of the next"
