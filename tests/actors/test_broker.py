@@ -285,6 +285,7 @@ def test_a_subscription_that_the_disk_did_not_take_can_be_made_once_it_does(
     assert values(consumer, 1) == [b"x"]
 
 
+@pytest.mark.long
 def test_a_second_broker_on_the_same_directory_is_refused(broker: Broker) -> None:
     code = (
         "import sys, logging, ray, pulsar_ray\n"

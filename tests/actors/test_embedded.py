@@ -275,6 +275,7 @@ client.subscribe("t", "s")
     assert read_record(data_dir) is None
 
 
+@pytest.mark.long
 def test_a_directory_in_use_is_refused_with_its_user(data_dir: Path) -> None:
     held = StoreDirectory.open(data_dir, address="elsewhere:1")
     try:

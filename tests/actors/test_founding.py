@@ -218,6 +218,7 @@ def ray_elsewhere() -> Iterator[str]:
             cluster.communicate(timeout=PROCESS_S)
 
 
+@pytest.mark.long
 def test_a_broker_is_begun_on_a_word_and_found_without(ray_elsewhere: str, tmp_path: Path) -> None:
     run(_FOUNDING, ray_elsewhere, str(tmp_path / "data"))
 

@@ -87,7 +87,13 @@ def taken_again(client: Client, topic: str) -> Message:
 
 @pytest.mark.parametrize(
     ("how", "failed"),
-    [("SIGTERM", 0), ("exit_actor", 0), ("out of scope", 0), ("ray.kill", 0), ("SIGKILL", 1)],
+    [
+        ("SIGTERM", 0),
+        pytest.param("exit_actor", 0, marks=pytest.mark.long),
+        pytest.param("out of scope", 0, marks=pytest.mark.long),
+        pytest.param("ray.kill", 0, marks=pytest.mark.long),
+        ("SIGKILL", 1),
+    ],
 )
 def test_an_actor_that_is_scaled_away_has_not_crashed(
     broker: Broker, client: Client, topic: str, how: str, failed: int
@@ -113,12 +119,11 @@ def test_an_actor_that_is_scaled_away_has_not_crashed(
     ("how", "failures"),
     [
         ("the end of the program", 0),
-        ("left Ray", 0),
-        ("exception", 0),
+        *(
+            pytest.param(how, 0, marks=pytest.mark.long)
+            for how in ("left Ray", "exception", "own handler", "asyncio end", "asyncio SIGTERM")
+        ),
         ("SIGTERM", 0),
-        ("own handler", 0),
-        ("asyncio end", 0),
-        ("asyncio SIGTERM", 0),
         ("SIGKILL", 1),
     ],
 )

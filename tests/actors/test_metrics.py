@@ -127,6 +127,7 @@ def test_counts_are_those_of_the_traffic(broker: Broker, client: Client, topic: 
     producer.close()
 
 
+@pytest.mark.long
 def test_a_tracker_that_was_killed_reports_its_restart(broker: Broker, client: Client, topic: str) -> None:
     consumer = client.subscribe(topic, "s", ConsumerType.Shared)
     producer = client.create_producer(topic)
@@ -212,6 +213,7 @@ def test_a_client_that_asks_for_it_is_among_the_metrics(broker: Broker, topic: s
     client.close()
 
 
+@pytest.mark.long
 def test_counters_go_on_behind_a_crash_and_the_backlog_stays(
     broker: Broker, client: Client, topic: str
 ) -> None:

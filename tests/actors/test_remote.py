@@ -291,6 +291,7 @@ print(json.dumps(answer), flush=True)
 """
 
 
+@pytest.mark.long
 def test_a_controller_in_whose_place_another_has_begun_ends_and_one_begins_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -103,7 +103,9 @@ def test_time_wakes_a_sleeping_partition(client: Client, topic: str, broker: Bro
     ("policy", "value"),
     [
         ("message_ttl", {"message_ttl": 1}),
-        ("backlog_quota", {"limit_size": 1, "policy": "consumer_backlog_eviction"}),
+        pytest.param(
+            "backlog_quota", {"limit_size": 1, "policy": "consumer_backlog_eviction"}, marks=pytest.mark.long
+        ),
     ],
 )
 def test_a_new_policy_reaches_messages_of_a_topic_that_sleeps(

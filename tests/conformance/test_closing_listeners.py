@@ -167,6 +167,7 @@ def ends_in_its_first_call(client: Client, topic: str, end: Callable[[Consumer, 
     assert outcome == [None]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 def test_an_event_listener_may_end_everything_in_its_first_call(
     broker: Broker, end: Callable[[Consumer, Client], None]

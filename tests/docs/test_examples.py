@@ -25,7 +25,7 @@ LAST_LINE = {
     "typed_topics": "a field of another type was refused; 2 versions were read by 3 programs",
     "asyncio_pipeline": "200 requests answered by 8 workers; the sum of all squares is 2646700",
 }
-SHORT = {"quickstart", "delayed_jobs", "events_between_actors"}
+SHORT = {"quickstart", "events_between_actors"}
 # Each starts a part of Ray that this package's users may have, and takes its time.
 LONG_LAST_LINE = {
     "serve_by_backlog": "600 documents measured; 1 replica grew to ..., and shrank to 1 again",

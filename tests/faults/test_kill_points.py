@@ -311,7 +311,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     ("who", "carrier"),
     [
         ("partition", "auto"),
-        ("dispatcher", "ray"),
+        pytest.param("dispatcher", "ray", marks=pytest.mark.long),
         pytest.param("partition", "ray", marks=pytest.mark.long),
         pytest.param("dispatcher", "auto", marks=pytest.mark.long),
     ],

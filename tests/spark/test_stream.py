@@ -43,6 +43,7 @@ def sink(tmp_path: Path) -> Sink:
     return Sink(tmp_path / "sink")
 
 
+@pytest.mark.long
 def test_a_stream_has_each_message_once_over_restarts_and_failures(
     spark: SparkSession, client: Client, topic: str, sink: Sink
 ) -> None:

@@ -220,6 +220,7 @@ def test_partitions_too_large_to_hand_over_are_divided_and_keep_the_order_of_eac
         assert of_key == sorted(of_key)
 
 
+@pytest.mark.long
 def test_rows_without_a_name_keep_the_order_of_their_partitions(
     spark: SparkSession, admin: Admin, topic: str
 ) -> None:

@@ -60,11 +60,11 @@ def consume_all(serving: Serving, topic: str) -> tuple[list[bytes], str]:
     [
         (flip, SEGMENT, False),
         (cut, CURSOR, True),
-        (flip, TRACKER, True),
-        (cut, MANIFEST, True),
         *(
             pytest.param(*case, marks=pytest.mark.long)
             for case in (
+                (flip, TRACKER, True),
+                (cut, MANIFEST, True),
                 (cut, SEGMENT, False),
                 (cut, SEGMENT, True),
                 (flip, CURSOR, True),

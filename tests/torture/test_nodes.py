@@ -19,7 +19,9 @@ ROUND_MS = 25_000
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("names", [("keyed",), ("deduplicated", "delayed")], ids="+".join)
+@pytest.mark.parametrize(
+    "names", [("keyed",), pytest.param(("deduplicated", "delayed"), marks=pytest.mark.long)], ids="+".join
+)
 def test_promises_are_kept_while_nodes_are_lost(tmp_path: Path, names: tuple[str, ...]) -> None:
     seed = int(os.environ.get("TORTURE_SEED") or secrets.randbelow(1 << 31))
     print(f"TORTURE_SEED={seed}")

@@ -15,9 +15,9 @@ from tests.torture.scenes import SCENES
 SECONDS = 4.0
 GROUPS = (
     ("keyed", "letters", "non-persistent"),
-    ("delayed", "chunks"),
     ("sought", "fenced", "waiting", "retries"),
     ("every-type", "deduplicated", "expiring"),
+    ("delayed", "chunks"),
     ("sleepy", "administered"),
     ("compacted",),
 )
@@ -28,7 +28,11 @@ def test_every_scene_is_in_a_group() -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("names", GROUPS, ids="+".join)
+@pytest.mark.parametrize(
+    "names",
+    [*GROUPS[:3], *(pytest.param(names, marks=pytest.mark.long) for names in GROUPS[3:])],
+    ids="+".join,
+)
 def test_promises_are_kept_under_random_faults(tmp_path: Path, names: tuple[str, ...]) -> None:
     seed = int(os.environ.get("TORTURE_SEED") or secrets.randbelow(1 << 31))
     print(f"TORTURE_SEED={seed}")

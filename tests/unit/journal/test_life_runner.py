@@ -310,7 +310,7 @@ def test_a_store_that_does_not_take_writes_holds_sync_receipts_until_it_does(
             await node.until(lambda: any(failure in why for _, why in counted.failing.values()))
         store.failure = ""
         await node.until(lambda: node.given == [1, 2])
-        assert not counted.failing
+        await node.until(lambda: not counted.failing)
         node.runner.end()
 
     run(test)
