@@ -101,6 +101,7 @@ class _Outbox:
     def _turn_to(self, topic: str, writer: Writer) -> None:
         if self._target == (topic, writer):
             return
+        self.flush()
         self.close()
         self._producer = self._client.create_producer(
             topic,

@@ -151,6 +151,7 @@ def stored(client: Client, topic: str) -> list[tuple[bytes | None, str | None]]:
         return [(row["value"], row["key"]) for table in tables for row in table.to_pylist()]
 
 
+@pytest.mark.long
 def test_a_dataset_is_written_as_messages_once_under_a_name(
     broker: Broker, client: Client, topic: str
 ) -> None:

@@ -36,15 +36,16 @@ def test_messages_come_again_with_everything_but_their_ids(tmp_path: Path) -> No
         producer.send(LARGE)
         producer.send(b"late", deliver_after=timedelta(milliseconds=1))
         client.create_producer(TOPIC, schema=StringSchema()).send("typed")
-        wanted = [consumer.receive(WAIT_MS) for _ in range(7)]
+        producer.send(b"plain again")
+        wanted = [consumer.receive(WAIT_MS) for _ in range(8)]
         for message in wanted:
             consumer.acknowledge(message)
         shutil.copytree(source, ended, ignore=shutil.ignore_patterns("*.sock"))
         store = FileStore(tmp_path / "bucket")
         store.create(journal_key(STORE, Place(0, 0)), pack_journal(JournalObject(b"n", SEALED, 0)))
         found = find_unshipped(ended, store)
-        assert publish_again(client, found) == {TOPIC: 7}
-        got = [consumer.receive(WAIT_MS) for _ in range(7)]
+        assert publish_again(client, found) == {TOPIC: 8}
+        got = [consumer.receive(WAIT_MS) for _ in range(8)]
 
         def all_of(message: object) -> tuple[object, ...]:
             properties = {k: v for k, v in message.properties().items() if k != SALVAGED_MESSAGE_ID}  # type: ignore[attr-defined]
@@ -55,7 +56,7 @@ def test_messages_come_again_with_everything_but_their_ids(tmp_path: Path) -> No
 
         assert sorted(map(all_of, got), key=repr) == sorted(map(all_of, wanted), key=repr)
         former = {message.properties()[SALVAGED_MESSAGE_ID] for message in got}
-        assert len(former) == 7
+        assert len(former) == 8
         first = wanted[0].message_id()
         assert f"{first.ledger_id()}:{first.entry_id()}:-1:-1" in former
     finally:

@@ -14,7 +14,8 @@ LEASE_S = 5.0
 DEADLINE_S = 60.0
 
 
-@pytest.mark.parametrize("carrier", ["auto", pytest.param("ray", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("carrier", ["auto", "ray"])
 def test_frozen_client_loses_what_it_has_and_goes_on(
     broker: Broker, topic: str, holder: ClientProcess
 ) -> None:

@@ -41,6 +41,7 @@ def landed(spark: SparkSession, client: Client, tmp_path_factory: pytest.TempPat
     drop_landing(topic, topic)
 
 
+@pytest.mark.long
 def test_a_table_of_parquet_files_has_each_message_once(
     spark: SparkSession, landed: Landed, tmp_path: Path
 ) -> None:

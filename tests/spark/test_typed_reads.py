@@ -184,10 +184,8 @@ def test_topics_without_a_schema_stay_bytes_and_texts_are_a_column(
         assert frame.collect()[0].value == "ä"
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [pytest.param("avro", marks=pytest.mark.long), "json", pytest.param("arrow", marks=pytest.mark.long)],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("schema", ["avro", "json", "arrow"])
 def test_written_columns_come_back_with_their_types(
     spark: SparkSession, client: Client, topic: str, schema: str
 ) -> None:
