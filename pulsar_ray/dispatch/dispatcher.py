@@ -371,7 +371,7 @@ class Dispatcher:
             return "its receiver queue is full"
         if consumer.trial.deliveries and not consumer.trial.is_over:
             return "it works on messages of which one may have ended another consumer"
-        if 0 < self.settings.max_pending_acks_per_subscription <= self.blocks.pending_acks:
+        if self._limits.is_full_of_pending_acks:
             return (
                 "max_pending_acks_per_subscription is reached: "
                 f"{self.blocks.pending_acks} entries are unacknowledged"

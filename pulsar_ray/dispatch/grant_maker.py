@@ -39,18 +39,23 @@ class UnackedLimits:
         """How many a consumer may leave unacknowledged; 0 means no limit."""
         return self._settings.max_unacked_messages_per_consumer
 
+    @property
+    def is_full_of_pending_acks(self) -> bool:
+        """Whether consumers hold as many unacknowledged deliveries as this process has memory for."""
+        return 0 < self._settings.max_pending_acks_per_subscription <= self._blocks.pending_acks
+
     def room(self, consumer: Consumer) -> int:
         """How many messages a consumer may get now; 0 or less: none."""
-        settings, blocks = self._settings, self._blocks
-        if 0 < settings.max_pending_acks_per_subscription <= blocks.pending_acks:
+        if self.is_full_of_pending_acks:
             return 0
         if not (self._is_durable and self._type.policy.limits_unacked):
             return consumer.room(0)
+        settings = self._settings
         room = consumer.room(settings.max_unacked_messages_per_consumer)
         limit = settings.max_unacked_messages_per_subscription
         if not limit:
             return room
-        unacked = blocks.unacked_messages
+        unacked = self._blocks.unacked_messages
         if self.is_blocked and unacked >= limit // 2:
             return 0
         self.is_blocked = False

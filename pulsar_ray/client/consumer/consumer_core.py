@@ -439,7 +439,7 @@ class ConsumerCore:
         with self.lock:
             if not self.queue.take(delivery):
                 return None
-            may_repeat = source.has_rewound or delivery.redelivery_count > 0
+            may_repeat = source.may_repeat(delivery.redelivery_count)
             is_whole = not (may_repeat or block.is_batch or source.skipped)
             if block.message_count == 1 and is_whole:
                 source.count.consumed += 1
@@ -485,7 +485,7 @@ class ConsumerCore:
                 self.check()
                 raise AlreadyClosed("this process has told the broker that it ends")
         else:
-            has_come = self._arrivals.wait_for(self.is_set, min(deadline - time.monotonic(), 3600.0))
+            has_come = self.wait(min(deadline - time.monotonic(), 3600.0))
         if not has_come and time.monotonic() >= deadline:
             raise Timeout("no message arrived in time")
 
