@@ -22,6 +22,7 @@ from tests.unit.journal.test_store_journal import (
     Partition,
     homes,
     runs,
+    shipped_before,
     shipped_one,
     started,
     until,
@@ -72,9 +73,7 @@ async def test_a_segment_that_goes_while_a_journal_begins_stays_until_that_is_sh
 async def test_a_partition_that_is_removed_while_a_journal_begins_costs_no_other_one(
     homes: tuple[Path, Path], url: str, held: threading.Event
 ) -> None:
-    journal, partition = await shipped_one(homes[0], url)
-    partition.die()
-    await asyncio.to_thread(journal.stop)
+    partition = await shipped_before(homes[0], url)
     held.clear()
     journal = await asyncio.to_thread(StoreJournal, homes[0], "store-a", url)
     assert await asyncio.to_thread(journal.drop, NUMBER)
@@ -89,9 +88,7 @@ async def test_a_partition_that_is_removed_while_a_journal_begins_costs_no_other
 async def test_a_disk_that_is_not_read_while_a_journal_begins_is_read_again(
     homes: tuple[Path, Path], url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    journal, partition = await shipped_one(homes[0], url)
-    partition.die()
-    await asyncio.to_thread(journal.stop)
+    await shipped_before(homes[0], url)
     recover, failures = StoreFiles.recover, [OSError("the disk is away"), OSError("the disk is away")]
 
     def failing(files: StoreFiles, number: str) -> None:

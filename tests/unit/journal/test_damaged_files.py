@@ -19,6 +19,7 @@ from tests.unit.journal.test_store_journal import (
     NUMBER,
     Partition,
     runs,
+    shipped_before,
     shipped_one,
     started,
     stored,
@@ -55,9 +56,7 @@ async def test_a_damaged_note_of_an_offloaded_segment_costs_its_ledger_alone(
 
 @runs
 async def test_a_damaged_term_is_written_anew_as_the_journal_has_it(home: Path, url: str) -> None:
-    journal, partition = await shipped_one(home, url)
-    partition.die()
-    await asyncio.to_thread(journal.stop)
+    partition = await shipped_before(home, url)
     before = read_term(partition.directory)
     assert before is not None
     (partition.directory / TERM_FILE).write_bytes(b"damaged")
@@ -93,9 +92,7 @@ async def test_a_partition_that_left_is_left_although_its_term_was_damaged(home:
 
 @runs
 async def test_a_damaged_term_that_no_journal_knows_costs_its_partition_alone(home: Path, url: str) -> None:
-    journal, partition = await shipped_one(home, url)
-    partition.die()
-    await asyncio.to_thread(journal.stop)
+    await shipped_before(home, url)
     other = home / "p" / "8"
     other.mkdir()
     write_term(other, Term(3, is_left_out=True))

@@ -147,6 +147,14 @@ async def shipped_one(home: Path, url: str) -> tuple[StoreJournal, Partition]:
     return journal, partition
 
 
+async def shipped_before(home: Path, url: str) -> Partition:
+    """Ship one message, and end the partition and its journal; only the partition's directory is of use."""
+    journal, partition = await shipped_one(home, url)
+    partition.die()
+    await asyncio.to_thread(journal.stop)
+    return partition
+
+
 def taken_over(home: Path, url: str, store: str = "store-a") -> list[str]:
     journal = started(home, url)
     try:
@@ -243,9 +251,7 @@ async def test_a_store_that_was_taken_over_serves_nothing_when_it_comes_back(
     homes: tuple[Path, Path], url: str
 ) -> None:
     first, second = homes
-    journal, partition = await shipped_one(first, url)
-    partition.die()
-    await asyncio.to_thread(journal.stop)
+    await shipped_before(first, url)
     await asyncio.to_thread(taken_over, second, url)
     with pytest.raises(StoreSealed):
         await asyncio.to_thread(started, first, url)
@@ -424,9 +430,7 @@ async def test_a_partition_that_goes_while_no_journal_runs_is_dropped_by_the_nex
     homes: tuple[Path, Path], url: str
 ) -> None:
     first, second = homes
-    journal, partition = await shipped_one(first, url)
-    partition.die()
-    await asyncio.to_thread(journal.stop)
+    await shipped_before(first, url)
     directory = first / "p" / str(NUMBER)
     remove_partition(directory)
     assert [path.name for path in directory.iterdir()] == ["term"]
@@ -461,9 +465,7 @@ async def test_a_directory_that_lacks_what_was_shipped_is_not_served(
     homes: tuple[Path, Path], url: str
 ) -> None:
     first, second = homes
-    journal, partition = await shipped_one(first, url)
-    partition.die()
-    await asyncio.to_thread(journal.stop)
+    await shipped_before(first, url)
     (segment,) = (first / "p" / str(NUMBER)).glob("*.seg")
     segment.unlink()
     with pytest.raises(StoreSealed, match=f"missing here.*--from {url}"):
@@ -477,9 +479,7 @@ async def test_a_partition_that_nobody_can_read_keeps_no_other_one_from_being_sh
     homes: tuple[Path, Path], url: str
 ) -> None:
     first, second = homes
-    journal, partition = await shipped_one(first, url)
-    partition.die()
-    await asyncio.to_thread(journal.stop)
+    partition = await shipped_before(first, url)
     damaged = first / "p" / "8"
     damaged.mkdir()
     write_term(damaged, Term(1))
