@@ -106,8 +106,6 @@ class DeliverySource(Protocol):
     count: ConsumedCount
     generation: int
     """Seeks and rewinds by now: deliveries of an earlier generation are void."""
-    has_rewound: bool
-    """Whether messages came again in order since the last seek, whatever their counts are."""
     decode: Callable[[QueuedDelivery], ReceivedBlock]
 
     @property
