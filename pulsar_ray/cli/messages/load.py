@@ -215,6 +215,6 @@ def consume(consumer: Consumer, load: Load, meter: Meter) -> None:
         now_ms = time.time() * 1000
         for block, rows in messages.parts:
             meter.latencies.add(int((now_ms - block.publish_time_ms) * 1e6), len(rows))
-            meter.bytes += sum(len(value or b"") for value in items_of(block.values, rows))
+            meter.bytes += sum(map(len, filter(None, items_of(block.values, rows))))
         consumer.acknowledge(messages)
         meter.messages += len(messages)

@@ -503,11 +503,12 @@ class ConsumerCore:
         Raises NotAllowedError in a callback that must not wait.
         """
         ensure_may_wait("waiting for messages")
-        may_wait = 0
-        if self.partitions.single is not None:
-            self._send_held_back(self.partitions.single)
-            # Credit that a table makes due goes with its acknowledgment, else with the next call.
-            may_wait = self._bulk_window // 8
+        may_wait, single = 0, self.partitions.single
+        if single is not None:
+            self._send_held_back(single)
+            # Credit that a table makes due goes with its acknowledgment, else with the next call. That of a
+            # batch goes once, when the batch is whole.
+            may_wait = self._bulk_window // 8 or self.window // 2
         with self._taking:
             with self.lock:
                 self.queue.return_rest()
@@ -531,6 +532,8 @@ class ConsumerCore:
                 if kept < len(part.rows):
                     with self.lock:
                         self.queue.put_back(BlockRows(part.block, part.rows[kept:]), source)
+        if single is not None and not self._bulk_window:
+            self._send_held_back(single)
 
     def handed_over(self, taken: BatchCollector) -> None:
         """Time what was collected: the application has it from now on."""

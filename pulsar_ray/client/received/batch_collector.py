@@ -80,7 +80,7 @@ def _size(block: ReceivedBlock, rows: Rows) -> int:
         return block.decoded.header.uncompressed_length
     if block.is_columnar:
         return _mean_bytes(block) * len(rows)
-    return sum(len(value or b"") for value in items_of(block.values, rows))
+    return sum(map(len, filter(None, items_of(block.values, rows))))
 
 
 def _mean_bytes(block: ReceivedBlock) -> int:

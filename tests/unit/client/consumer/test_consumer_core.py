@@ -137,6 +137,18 @@ def test_a_batch_is_cut_where_it_is_full_and_the_rest_is_next() -> None:
     assert core.receive(0.0).data() == b"c"
 
 
+def test_a_batch_asks_for_what_it_makes_room_for_once_and_before_it_is_handed_out() -> None:
+    core = core_of(receiver_queue_size=10)
+    partition, link = open_partition(core)
+    deliver(partition, 1, *[b"a"] * 5)
+    deliver(partition, 2, *[b"b"] * 5)
+    core.take_into(BatchCollector(100, 2**62, fills=False), 0.0)
+    assert link.credits == [10, 20]
+    deliver(partition, 3, *[b"c"] * 5)
+    core.take_into(BatchCollector(100, 2**62, fills=False), 0.0)
+    assert link.credits == [10, 20, 25], "the next messages come while the application has these"
+
+
 def test_a_queue_of_no_size_asks_for_a_message_while_a_receiver_waits() -> None:
     core = core_of(receiver_queue_size=0)
     partition, link = open_partition(core)
