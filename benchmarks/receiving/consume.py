@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -163,19 +164,22 @@ class _Reader:
         self._fds = [os.open(path, os.O_RDONLY) for path in paths]
         self._place = 0
         self._offset = 0
+        # As much as two tables: the former one is there until the next one is.
+        self._kept = deque(memoryview(bytearray(SLICE_BYTES)) for _ in range(32))
 
     def read(self, size: int) -> int:
-        """Read so many bytes on; how many it were."""
+        """Read so many bytes on, into memory that keeps them for a while; how many it were."""
         done = 0
         while done < size:
-            data = os.pread(self._fds[self._place], SLICE_BYTES, self._offset)
-            if not data:
+            self._kept.rotate()
+            count = os.preadv(self._fds[self._place], [self._kept[0]], self._offset)
+            if not count:
                 self._place = (self._place + 1) % len(self._fds)
                 self._offset = 0
                 continue
-            checksum(data)
-            self._offset += len(data)
-            done += len(data)
+            checksum(self._kept[0][:count])
+            self._offset += count
+            done += count
         return done
 
     def close(self) -> None:

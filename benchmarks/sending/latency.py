@@ -10,7 +10,7 @@ from typing import Any
 import ray
 
 from benchmarks.measuring.environment import Broker, Environment, run_inside
-from benchmarks.measuring.floors import DurableFile, empty_actor
+from benchmarks.measuring.floors import DurableFile, DurableRelay, empty_actor
 from benchmarks.measuring.inside import Busy, start_computing, stop_computing
 from benchmarks.measuring.measure import CpuMeter, alternate, p50, percentile, us
 from benchmarks.measuring.results import Row
@@ -30,6 +30,7 @@ def run(env: Environment) -> list[Row]:
         setup.warm_up(env.count(1200, 50))
         rows += _send_row(setup, rounds, "sync send p50", 0.25)
         rows += _receive_row(setup, rounds, "publish to receive p50", 0.3)
+        rows += _relay_rows(setup, rounds)
         few = env.count(300, 50)
         rows += _send_row(setup, few, "sync send p50, taking turns with a Ray call each time", None, 1)
         rows += _receive_row(
@@ -57,6 +58,8 @@ class _Setup:
         self.consumer = broker.client.subscribe(self.topic, SUBSCRIPTION)
         self.actor = empty_actor()
         self.file = DurableFile(broker.directory / "floor")
+        self.relay = DurableRelay(broker.directory / "relay")
+        self.long_relay = DurableRelay(broker.directory / "long-relay", is_passed_on=True)
         self._block = b"f" * 4096
 
     def send(self) -> None:
@@ -96,6 +99,32 @@ class _Setup:
         self.sender.close()
         self.consumer.close()
         self.file.close()
+        self.relay.close()
+        self.long_relay.close()
+
+
+def _relay_rows(setup: _Setup, rounds: int) -> list[Row]:
+    """What the same bytes take on the same way through processes that do not look at them."""
+    gc.collect()
+    works = {
+        "send": setup.send,
+        "relay": lambda: setup.relay.send(MESSAGE),
+        "receive": setup.publish_and_receive,
+        "long relay": lambda: setup.long_relay.send(MESSAGE),
+    }
+    times = {name: p50(took) for name, took in alternate(works, rounds, IN_A_ROW, IN_A_ROW).items()}
+    return [
+        Row(
+            f"{what}, with the disk's time",
+            us(times[ours]),
+            f"{floor} {us(times[relay])}",
+            times[ours] / times[relay],
+        )
+        for what, ours, floor, relay in (
+            ("sync send p50", "send", "a bare process that syncs and answers", "relay"),
+            ("publish to receive p50", "receive", "one that syncs, one behind that answers", "long relay"),
+        )
+    ]
 
 
 @contextmanager
