@@ -104,7 +104,7 @@ class _Setup:
 
 
 def _relay_rows(setup: _Setup, rounds: int) -> list[Row]:
-    """What the same bytes take on the same way through processes that do not look at them."""
+    """Ours against the same bytes on the same way through processes that do not look at them."""
     gc.collect()
     works = {
         "send": setup.send,
