@@ -9,12 +9,11 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pulsar_ray.errors import (
-    PulsarException,
     RemoteStoreRefused,
     RemoteStoreUnavailable,
     ServiceUnitNotReady,
@@ -180,18 +179,20 @@ class StoreJournal:
         self._is_sealed = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
-        self._is_begun = threading.Event()
-        self._refusal: BaseException | None = None
+        self._begun: Future[None] = Future()
         self._thread.start()
-        self._is_begun.wait()
-        if self._refusal is not None:
-            raise self._refusal
+        if self._begun.exception() is not None:
+            self._thread.join()
+        self._begun.result()
 
     def _run(self) -> None:
         try:
-            self._loop.run_until_complete(self._begin())
-            self._is_begun.set()
-            if self._refusal is None:
+            try:
+                self._loop.run_until_complete(self._begin())
+            except BaseException as error:  # noqa: BLE001 - raised where it is begun
+                self._begun.set_exception(error)
+            else:
+                self._begun.set_result(None)
                 self._loop.run_forever()
             self._end_tasks()
         finally:
@@ -214,10 +215,15 @@ class StoreJournal:
         try:
             self._door.open()
             self._segments.open()
-        except (OSError, PulsarException) as error:
-            self._refusal = error
-            return
-        self._runner.start()
+            self._runner.start()
+        except BaseException:
+            self._close()
+            raise
+
+    def _close(self) -> None:
+        self._door.close()
+        self._segments.close()
+        self._runner.end()
 
     def _act(self, action: Serve | Deposed) -> None:
         if isinstance(action, Deposed) and self._deposed is None:
@@ -444,9 +450,7 @@ class StoreJournal:
                 await asyncio.sleep(0.01)
             if not shipping.is_idle:
                 logger.warning("the journal ends with %d bytes to ship", shipping.unshipped_bytes)
-            self._door.close()
-            self._segments.close()
-            self._runner.end()
+            self._close()
 
         self._result_of(end())
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -92,10 +92,12 @@ class StoreShipping:
                     self._settings.offload_cache_bytes,
                     least_free,
                 )
-            except (PulsarException, OSError) as error:
-                if str(error) != self._problem:
-                    self._problem = str(error)
-                    logger.error("nothing is shipped to %s: %s", url, error)
+            except Exception as error:
+                is_expected = isinstance(error, PulsarException | OSError)
+                problem = str(error) if is_expected else f"{type(error).__name__}: {error}"
+                if problem != self._problem:
+                    self._problem = problem
+                    logger.error("nothing is shipped to %s: %s", url, problem, exc_info=not is_expected)
                 await asyncio.sleep(LOOK_INTERVAL_S)
         self._problem = ""
         event(logger, "ships what is stored to %s, in life %d", url, self.journal.status()["life"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 
 from pulsar_ray.errors import RemoteStoreUnavailable
 from pulsar_ray.journal.journal_door import JournalDoor
+from pulsar_ray.journal.life_runner import LifeRunner
+from pulsar_ray.journal.offloaded.segment_door import SegmentDoor
 from pulsar_ray.journal.storage.file_store import FileStore
 from pulsar_ray.journal.store_files import StoreFiles
 from pulsar_ray.journal.store_journal import StoreJournal
@@ -198,3 +201,35 @@ async def test_pieces_of_a_removed_partition_are_deleted_although_the_store_dies
     await until(lambda: not any(path.is_file() for path in bucket.rglob("*")))
     await until(lambda: not partition.directory.exists())
     await asyncio.to_thread(journal.stop)
+
+
+@pytest.mark.parametrize("part", [JournalDoor, SegmentDoor, LifeRunner])
+def test_an_error_that_nobody_expected_ends_the_start_and_leaves_nothing_behind(
+    homes: tuple[Path, Path], url: str, monkeypatch: pytest.MonkeyPatch, part: type
+) -> None:
+    name = "start" if part is LifeRunner else "open"
+    begin, errors, before = getattr(part, name), list[BaseException](), open_files()
+
+    def failing(of_part: Any) -> None:
+        begin(of_part)
+        raise RuntimeError("can't start new thread")
+
+    def construct() -> None:
+        try:
+            StoreJournal(homes[0], "store-a", url)
+        except RuntimeError as error:
+            errors.append(error)
+
+    monkeypatch.setattr(part, name, failing)
+    constructing = threading.Thread(target=construct, daemon=True)
+    constructing.start()
+    constructing.join(DEADLINE_S)
+    assert [str(error) for error in errors] == ["can't start new thread"]
+    assert not [each.name for each in threading.enumerate() if each.name.startswith("journal")]
+    assert open_files() == before
+    monkeypatch.setattr(part, name, begin)
+    started(homes[0], url).stop()
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
