@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -28,6 +30,10 @@ IDLE_S = 5.0
 It shows in stats, and nobody deletes a topic that is in use.
 """
 MESSAGES_OF_A_REQUEST = 10_000
+_NO_VERSION = -1
+"""The `schemaVersion` that Pulsar's own bodies have where they name none."""
+_DIGITS = re.compile("[0-9]{1,19}")
+"""An event time as text, which is its type in Pulsar's bodies."""
 
 
 class Lent(NamedTuple):
@@ -173,16 +179,17 @@ class ProduceRoutes:
         messages = body.get("messages", [])
         if not isinstance(messages, list) or len(messages) > MESSAGES_OF_A_REQUEST:
             raise Refusal(400, f"messages is no list of at most {MESSAGES_OF_A_REQUEST:,} messages")
-        for name in ("valueSchema", "keySchema"):
-            if body.get(name):
+        for name in ("valueSchema", "keySchema", "schemaVersion"):
+            if body.get(name) not in (None, "", _NO_VERSION):
                 raise Refusal(501, f"{name}: publish the bytes of values, or by a client with a schema")
         name = body.get("producerName") or ""
         if not isinstance(name, str):
             raise Refusal(400, f"producerName={str(name)[:100]}: send a text")
         arguments = [_arguments(message) for message in messages]
-        if not name and any("sequence_id" in each for each in arguments):
-            # Deduplication would take messages of different callers for the same ones.
-            raise Refusal(400, "sequenceId counts what one producer sends: send a producerName of your own")
+        if not name:
+            for each in arguments:
+                # Callers share the producer: its deduplication would take theirs for the same messages.
+                each.pop("sequence_id", None)
         topic = topic_of(request)
         if "partition" in request.match_info:
             topic = f"{topic}-partition-{number_of('partition', request.match_info['partition'])}"
@@ -230,7 +237,7 @@ def _arguments(message: Any) -> dict[str, Any]:
     if properties:
         if not isinstance(properties, dict):
             raise Refusal(400, f"properties={str(properties)[:100]}: send an object of texts")
-        arguments["properties"] = {str(name): str(value) for name, value in properties.items()}
+        arguments["properties"] = {name: _property(name, value) for name, value in properties.items()}
     for theirs, ours, kind in (
         ("key", "partition_key", str),
         ("orderingKey", "ordering_key", str),
@@ -239,6 +246,8 @@ def _arguments(message: Any) -> dict[str, Any]:
         ("deliverAt", "deliver_at", int),
     ):
         value = message.get(theirs)
+        if theirs == "eventTime" and isinstance(value, str) and _DIGITS.fullmatch(value):
+            value = int(value)
         if value in (None, "", 0) and not (ours == "sequence_id" and value == 0):
             continue
         if type(value) is not kind:
@@ -259,3 +268,11 @@ def _arguments(message: Any) -> dict[str, Any]:
         None,
     )
     return arguments
+
+
+def _property(name: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, (bool, int, float)):
+        raise Refusal(400, f"properties: {name[:100]!r} is {json.dumps(value)[:100]}: send a text")
+    return json.dumps(value)

@@ -354,7 +354,7 @@ class _Consuming:
                 return
 
     async def _carry_out(self, socket: _Socket, command: dict[str, Any]) -> None:
-        kind = command.get("type", "acknowledge")
+        kind = command.get("type") or "acknowledge"
         if kind == "isEndOfTopic":
             is_over = await self._is_terminated() and not await self._consumer.has_message_available()
             await socket.send({"endOfTopic": is_over})

@@ -85,10 +85,42 @@ def test_deduplication_goes_by_the_name_of_the_caller(call: Http, client: Client
         (b"first", "other"),
         (b"last", ""),
     ]
-    refused = call("POST", path, {"messages": [first]})
-    assert refused.status == 400
-    assert "send a producerName" in refused.json["reason"]
     assert call("POST", path, {"producerName": 5, "messages": [first]}).status == 400
+
+
+def test_callers_without_a_name_may_send_the_same_sequence_ids(
+    call: Http, client: Client, name: str
+) -> None:
+    call.ok("PUT", f"/admin/v2/persistent/public/default/{name}")
+    call.ok("POST", f"/admin/v2/persistent/public/default/{name}/deduplicationEnabled", True)
+    consumer = client.subscribe(name, "s")
+    path = f"/topics/persistent/public/default/{name}"
+    for payload in ("one", "other"):
+        message = {"payload": payload, "sequenceId": 0}
+        (result,) = call.ok("POST", path, {"messages": [message]})["messagePublishResults"]
+        assert result["errorCode"] == 0
+    assert [consumer.receive(20_000).data() for _ in range(2)] == [b"one", b"other"]
+
+
+def test_a_body_as_java_writes_it_is_taken(call: Http, client: Client, name: str) -> None:
+    call.ok("PUT", f"/admin/v2/persistent/public/default/{name}")
+    consumer = client.subscribe(name, "s")
+    unset = {"key": None, "replicationClusters": None, "context": None, "sequenceId": 0, "deliverAt": 0}
+    message = {**unset, "payload": "x", "eventTime": "1603045262772", "properties": {"a": True, "b": 1.5}}
+    body = {"schemaVersion": -1, "keySchema": None, "valueSchema": "", "producerName": None}
+    call.ok("POST", f"/topics/persistent/public/default/{name}", {**body, "messages": [message]})
+    received = consumer.receive(20_000)
+    assert received.event_timestamp() == 1603045262772
+    assert received.properties() == {"a": "true", "b": "1.5"}
+
+
+def test_values_by_a_schema_are_refused_and_not_stored_without(call: Http, name: str) -> None:
+    call.ok("PUT", f"/admin/v2/persistent/public/default/{name}")
+    for named in ({"schemaVersion": 0}, {"valueSchema": "{}"}, {"keySchema": "{}"}):
+        body = {**named, "messages": [{"payload": "x"}]}
+        answer = call("POST", f"/topics/persistent/public/default/{name}", body)
+        assert answer.status == 501
+        assert next(iter(named)) in answer.json["reason"]
 
 
 def test_a_name_is_used_again_while_its_producer_closes(
@@ -219,6 +251,8 @@ def test_each_message_that_fails_says_why(call: Http, name: str) -> None:
         {"messages": ["x"]},
         {"messages": [{"payload": "x", "key": 5}]},
         {"messages": [{"payload": "x", "properties": []}, {"payload": "x", "properties": [1]}]},
+        {"messages": [{"payload": "x", "properties": {"a": None}}]},
+        {"messages": [{"payload": "x", "properties": {"a": {"b": "c"}}}]},
         {"messages": [{"payload": "x", "eventTime": "noon"}]},
     ],
 )
