@@ -88,9 +88,7 @@ def test_deduplication_goes_by_the_name_of_the_caller(call: Http, client: Client
     assert call("POST", path, {"producerName": 5, "messages": [first]}).status == 400
 
 
-def test_callers_without_a_name_may_send_the_same_sequence_ids(
-    call: Http, client: Client, name: str
-) -> None:
+def test_callers_without_a_name_may_send_the_same_sequence_ids(call: Http, client: Client, name: str) -> None:
     call.ok("PUT", f"/admin/v2/persistent/public/default/{name}")
     call.ok("POST", f"/admin/v2/persistent/public/default/{name}/deduplicationEnabled", True)
     consumer = client.subscribe(name, "s")
