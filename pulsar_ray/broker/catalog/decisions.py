@@ -38,6 +38,7 @@ BEGIN_S = 15.0
 DECIDED_S = 10.0
 LOOK_S = 10.0
 RETRY_S = 1.0
+CLOSE_S = 5.0
 GROUP_BYTES = 8 * 1024 * 1024
 MOST_BYTES = 48 * 1024 * 1024
 """One change has to be one object, and so much may wait."""
@@ -75,6 +76,8 @@ class Decisions:
         self.on_end: Callable[[str, bool], None] = lambda reason, is_deposed: None
         self._decisions_of_a_copy = decisions_of_a_copy
         self._changed = threading.Condition()
+        self._writing = threading.Lock()
+        """Held while this controller writes its file."""
         self._waiting: list[_Waiting] = []
         self._futures: list[tuple[int, Future[None]]] = []
         self._turn = self._decided = 0
@@ -221,7 +224,7 @@ class Decisions:
         with contextlib.closing(DecidedFile(self._path, self._url)) as file:
             if not found.was_seeded:
                 carried_out(self.log.copy(file.parts()), self.store, self._pause)
-                file.take_in((), self.log.place)
+                self._write(file, ())
             with self._changed:
                 self._found = found
             while self._decide_next(file):
@@ -266,13 +269,18 @@ class Decisions:
     def _take_in(self, file: DecidedFile, rows: tuple[RowChange, ...]) -> None:
         while True:
             try:
-                file.take_in(rows, self.log.place)
+                self._write(file, rows)
             except BrokerPersistenceError as error:
                 self._error = error
                 self._pause(RETRY_S)
             else:
                 self._error = None
                 return
+
+    def _write(self, file: DecidedFile, rows: tuple[RowChange, ...]) -> None:
+        with self._writing:
+            self._check_open()
+            file.take_in(rows, self.log.place)
 
     def _settle(self, group: list[_Waiting]) -> None:
         with self._changed:
@@ -285,11 +293,13 @@ class Decisions:
                 future.set_result(None)
 
     def _finish(self, error: PulsarException, *, is_deposed: bool) -> None:
-        logger.error("nothing is decided here any more: %s", error.text)
         with self._changed:
+            if self._is_closed:  # an answer came late: another controller may serve in this process by now
+                return
             self._end = error
             futures, self._futures = self._futures, []
             self._changed.notify_all()
+        logger.error("nothing is decided here any more: %s", error.text)
         for _, future in futures:
             if future.set_running_or_notify_cancel():
                 future.set_exception(error.again())
@@ -305,9 +315,13 @@ class Decisions:
             raise _Ended
 
     def close(self) -> None:
-        """End the thread; what is not decided by now may never be."""
-        with self._changed:
+        """End the thread; what is not decided by now may never be.
+
+        A request that hangs is not waited for: its answer changes nothing here. Not so a write of the file,
+        which the next controller may have.
+        """
+        with self._writing, self._changed:
             self._is_closed = True
             self._changed.notify_all()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(timeout=5)
+            self._thread.join(timeout=CLOSE_S)

@@ -4,11 +4,14 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pulsar_ray.broker.catalog import decisions
 from pulsar_ray.broker.catalog.catalog import Catalog
 from pulsar_ray.broker.catalog.decided_file import DecidedFile
 from pulsar_ray.broker.catalog.decisions import Decisions
@@ -74,6 +77,42 @@ class Bucket:
         self._reach()
         for key in keys:
             self.objects.pop(key, None)
+
+
+class HangingStore:
+    """One controller's way to a bucket, where the first request that `hangs` is held until it is let go.
+
+    With `is_done` it has been carried out by then, and its answer alone is held.
+    """
+
+    def __init__(self, bucket: Bucket, hangs: Callable[[str], bool], *, is_done: bool = False) -> None:
+        self._bucket, self._hangs, self._is_done = bucket, hangs, is_done
+        self.is_hanging, self.may_go_on = threading.Event(), threading.Event()
+
+    def _carried_out(self, method: str, *arguments: Any) -> Any:
+        call = partial(getattr(self._bucket, method), *arguments)
+        if self.is_hanging.is_set() or not self._hangs(method):
+            return call()
+        answer = call() if self._is_done else None
+        self.is_hanging.set()
+        assert self.may_go_on.wait(WAIT_S)
+        return answer if self._is_done else call()
+
+    def create(self, key: str, body: bytes) -> bool:
+        return bool(self._carried_out("create", key, body))
+
+    def get(self, key: str) -> bytes | None:
+        found: bytes | None = self._carried_out("get", key)
+        return found
+
+    def list(self, prefix: str) -> list[str]:
+        return list(self._carried_out("list", prefix))
+
+    def head(self, key: str) -> int | None:
+        return self._bucket.head(key)
+
+    def delete(self, keys: tuple[str, ...]) -> None:
+        self._carried_out("delete", keys)
 
 
 class Node:
@@ -280,6 +319,108 @@ def test_one_that_stood_still_while_its_number_was_deleted_does_not_decide(
     with pytest.raises(Moved):
         settle(first)
     assert topics(node("c").serve()) == full("t", *(f"t{number}" for number in range(10)))
+
+
+def close_while_hanging(a: Node, store: HangingStore, monkeypatch: pytest.MonkeyPatch) -> threading.Thread:
+    """Close a controller one of whose requests hangs, and return its thread."""
+    assert store.is_hanging.wait(WAIT_S)
+    (thread,) = (each for each in threading.enumerate() if each.name == "decisions")
+    with monkeypatch.context() as patch:
+        patch.setattr(decisions, "CLOSE_S", 0.01)
+        a.decisions.close()
+    assert thread.is_alive()
+    return thread
+
+
+def test_what_a_closed_controller_had_on_its_way_replaces_nothing_that_the_next_one_decided(
+    node: Nodes, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_due = threading.Event()
+    store = HangingStore(bucket, lambda method: method == "create" and is_due.is_set(), is_done=True)
+    a = Node(tmp_path / "a", store)
+    create(a.serve(), "t")
+    is_due.set()
+    a.catalog.create(topic("u"), 0, ["store"])
+    thread = close_while_hanging(a, store, monkeypatch)
+    again = node("a")
+    catalog = again.serve()
+    catalog.delete(topic("u").full)
+    settle(catalog)
+    store.may_go_on.set()
+    thread.join(WAIT_S)
+    assert again.stored() == full("t")
+    create(catalog, "v")
+    again.decisions.close()
+    assert topics(node("a").serve()) == full("t", "v")
+
+
+def test_a_closed_controller_that_learns_late_that_it_was_deposed_does_not_end_the_next_one(
+    node: Nodes, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decisions, "LOOK_S", 0.01)
+    is_due = threading.Event()
+    store = HangingStore(bucket, lambda method: method == "get" and is_due.is_set())
+    a = Node(tmp_path / "a", store)
+    create(a.serve(), "t")
+    is_due.set()
+    thread = close_while_hanging(a, store, monkeypatch)
+    catalog = node("a").serve()
+    store.may_go_on.set()
+    thread.join(WAIT_S)
+    assert not a.ended, "the process of both would end"
+    create(catalog, "u")
+    assert topics(node("b").serve()) == full("t", "u")
+
+
+def test_a_closed_controller_that_has_begun_late_does_not_end_the_next_one(
+    node: Nodes, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        each = node(name)
+        create(each.serve(), name)
+        each.decisions.close()
+    bucket.created.clear()
+    store = HangingStore(bucket, lambda method: method == "get" and len(bucket.created) > 1)
+    a = Node(tmp_path / "a", store)
+    assert topics(a.serve(wait_s=0.1)) == full("a")
+    thread = close_while_hanging(a, store, monkeypatch)
+    catalog = node("a").serve()
+    store.may_go_on.set()
+    thread.join(WAIT_S)
+    assert not a.ended, "the process of both would end"
+    create(catalog, "u")
+    assert topics(node("c").serve()) == full("a", "b", "u")
+
+
+@pytest.mark.parametrize("number", range(23))
+def test_no_request_of_a_closed_controller_that_comes_late_changes_what_the_next_one_decides(
+    node: Nodes, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Each request of a controller that begins, decides and copies is held once."""
+    monkeypatch.setattr(decisions, "LOOK_S", 0.01)
+    before = node("a")
+    create(before.serve(), "t")
+    before.decisions.close()
+    requests = count()
+    store = HangingStore(bucket, lambda _: next(requests) == number)
+    a = Node(tmp_path / "a", store, copies=2)
+    catalog = a.serve(wait_s=0.05)
+    for name in ("u", "v", "w"):
+        with suppress(RemoteStoreUnavailable):
+            catalog.create(topic(name), 0, ["store"])
+            asyncio.run(a.decisions.settled(wait_s=0.05))
+    thread = close_while_hanging(a, store, monkeypatch)
+    again = node("a", copies=2)
+    catalog = again.serve()
+    for name in topics(catalog):
+        catalog.delete(name)
+        settle(catalog)
+    create(catalog, "x", "y")
+    store.may_go_on.set()
+    thread.join(WAIT_S)
+    create(catalog, "z")
+    assert not a.ended
+    assert again.stored() == topics(node("b").serve()) == full("x", "y", "z")
 
 
 def test_a_copy_stands_for_what_is_before_it(node: Nodes, bucket: Bucket) -> None:
