@@ -83,6 +83,13 @@ _COMMANDS = {
 """Module and one line of help of each command, in the order of `--help`."""
 
 
+_HELP: type[click.ClickException] | tuple[()] = getattr(click.exceptions, "NoArgsIsHelpError", ())
+"""The help of a group that was given no command.
+
+Before 8.2 click shows it without an error.
+"""
+
+
 class Commands(click.Group):
     """Import a command when it runs, since most commands load Ray.
 
@@ -123,6 +130,8 @@ class Commands(click.Group):
                 ) from None
             raise
         except click.ClickException as error:
+            if isinstance(error, _HELP):
+                raise
             # It names what users chose: topics, files, keys. Declared final, it is read when it is shown.
             vars(error)["message"] = one_line(error.message)
             raise

@@ -46,6 +46,13 @@ def test_help_of_a_group_says_whole_sentences(run: Run, group: str) -> None:
     assert "..." not in listed
 
 
+@pytest.mark.parametrize("group", [("topics",), ("topics", "policies"), ("schemas",), ("remote",)])
+def test_a_group_without_a_command_shows_its_help_line_by_line(run: Run, group: tuple[str, ...]) -> None:
+    result = run(FakeTarget(), *group)
+    assert "\\n" not in result.output
+    assert "Commands:" in result.output.splitlines()
+
+
 @pytest.mark.parametrize(
     "command", [("produce", "t"), ("topics", "redrive", "t"), ("consume", "t", "-s", "s")]
 )
