@@ -26,6 +26,7 @@ from typing import Any, Final
 
 from pulsar_ray.schema.definition import Array, Boolean, Bytes, CustomEnum, Double, Field, Long, Map, String
 from pulsar_ray.schema.forms import CONSTRUCTED, WRITES_AVRO, Reading, Writing, as_default
+from pulsar_ray.schema.named_types import NamedTypes
 
 
 class _Unsaid(Enum):
@@ -69,7 +70,7 @@ class _Timestamp(_Logical):
     def type(self) -> str:
         return "long"
 
-    def _definition(self, defined_names: set[str]) -> Any:
+    def _definition(self, names: NamedTypes) -> Any:
         return {"type": "long", "logicalType": "timestamp-micros"}
 
     def _check(self, name: str, value: Any) -> None:
@@ -92,7 +93,7 @@ class _Date(_Logical):
     def type(self) -> str:
         return "int"
 
-    def _definition(self, defined_names: set[str]) -> Any:
+    def _definition(self, names: NamedTypes) -> Any:
         return {"type": "int", "logicalType": "date"}
 
     def _check(self, name: str, value: Any) -> None:
@@ -113,7 +114,7 @@ class _Uuid(_Logical):
     def type(self) -> str:
         return "string"
 
-    def _definition(self, defined_names: set[str]) -> Any:
+    def _definition(self, names: NamedTypes) -> Any:
         return {"type": "string", "logicalType": "uuid"}
 
     def _of_stored(self, stored: Any) -> Any:
@@ -166,11 +167,10 @@ class ClassField(Field):
     def python_type(self) -> Any:
         return self._kind
 
-    def _definition(self, defined_names: set[str]) -> Any:
-        if self.type() in defined_names:
+    def _definition(self, names: NamedTypes) -> Any:
+        if not names.is_new(self.type(), self._kind, self):
             return self.type()
-        defined_names.add(self.type())
-        entries = [_entry(attribute, defined_names) for attribute in self.attributes]
+        entries = [_entry(attribute, names) for attribute in self.attributes]
         return {"type": "record", "name": self.type(), "fields": entries}
 
     def _take(self, name: str, value: Any, reading: Reading) -> Any:
@@ -212,7 +212,7 @@ class ClassCodec:
         self.field = ClassField(kind, {})
 
     def definition(self) -> Any:
-        return self.field._definition(set())
+        return self.field.schema()
 
     def write(self, obj: Any, writing: Writing) -> Any:
         return self.field._write("", obj, writing)
@@ -292,7 +292,7 @@ def _default(value: Any, factory: Any, unset: Any) -> Any:
     return factory() if factory in (list, dict) else _UNKNOWN
 
 
-def _entry(attribute: _Attribute, defined_names: set[str]) -> dict[str, Any]:
+def _entry(attribute: _Attribute, names: NamedTypes) -> dict[str, Any]:
     entry: dict[str, Any] = {"name": attribute.name}
     default = attribute.default
     if default in (None, _NO_DEFAULT) and attribute.is_optional:
@@ -301,7 +301,7 @@ def _entry(attribute: _Attribute, defined_names: set[str]) -> dict[str, Any]:
         path = f"default of {attribute.name}"
         taken = attribute.field._take(path, default, CONSTRUCTED)
         entry["default"] = as_default(attribute.field._write(path, taken, WRITES_AVRO))
-    kind = attribute.field._definition(defined_names)
+    kind = attribute.field._definition(names)
     # The default of a union is of its first type.
     union = ["null", kind] if entry.get("default") is None else [kind, "null"]
     entry["type"] = union if attribute.is_optional else kind

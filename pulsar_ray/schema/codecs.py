@@ -28,7 +28,7 @@ class RecordCodec:
         self._template = record_cls()
 
     def definition(self) -> Any:
-        return self._record_cls._definition(set())
+        return self._record_cls.schema()
 
     def write(self, obj: Any, writing: Writing) -> Any:
         return self._template._write("", obj, writing)

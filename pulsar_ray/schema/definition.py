@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Any, ClassVar, Final
 
 from pulsar_ray.schema.forms import CONSTRUCTED, WRITES_AVRO, Reading, Writing, as_default
+from pulsar_ray.schema.named_types import NamedTypes
 
 MAX_FLOAT: Final = 3.4028235677973366e38
 _UNSET: Final[Any] = object()
@@ -31,6 +32,13 @@ def _string_representation(x: object) -> str:
 
 def _wrong_type(name: str, value: object, expected: object) -> TypeError:
     return TypeError(f"Invalid type '{type(value)}' for field '{name}'. Expected: {expected}")
+
+
+def _with_names(described: Any, defined_names: set[str]) -> Any:
+    names = NamedTypes(defined_names)
+    definition = described._definition(names)
+    defined_names.update(names.known)
+    return definition
 
 
 class Field:
@@ -58,11 +66,11 @@ class Field:
         return val
 
     def schema(self) -> Any:
-        return self._definition(set())
+        return self._definition(NamedTypes())
 
     def schema_info(self, defined_names: set[str]) -> Any:
         """The type in Avro; named types of `defined_names` are given by their names."""
-        return self._definition(defined_names)
+        return _with_names(self, defined_names)
 
     def default(self) -> Any:
         return self._default
@@ -77,7 +85,7 @@ class Field:
         if not isinstance(value, self.python_type()):
             raise _wrong_type(name, value, _string_representation(self.python_type()))
 
-    def _definition(self, defined_names: set[str]) -> Any:
+    def _definition(self, names: NamedTypes) -> Any:
         return self.type()
 
     def _type_name(self) -> str:
@@ -283,11 +291,10 @@ class CustomEnum(Field):
             raise TypeError(f"Invalid enum value '{value}' for field '{name}'. Expected: {known}")
         return members[value]
 
-    def _definition(self, defined_names: set[str]) -> Any:
+    def _definition(self, names: NamedTypes) -> Any:
         name = self.enum_type.__name__
-        if name in defined_names:
+        if not names.is_new(name, self.enum_type, self):
             return name
-        defined_names.add(name)
         return {"type": "enum", "name": name, "symbols": [member.name for member in self.enum_type]}
 
     def _type_name(self) -> str:
@@ -387,8 +394,8 @@ class Array(_Container):
     def python_type(self) -> Any:
         return list
 
-    def _definition(self, defined_names: set[str]) -> Any:
-        return {"type": "array", "items": self._item._definition(defined_names)}
+    def _definition(self, names: NamedTypes) -> Any:
+        return {"type": "array", "items": self._item._definition(names)}
 
     def _each(self, name: str, value: Any, change: Callable[[Any, Any], Any]) -> Any:
         return [change(place, item) for place, item in enumerate(value)]
@@ -419,8 +426,8 @@ class Map(_Container):
             if not isinstance(key, str):
                 raise TypeError(f"Map keys for field {name}  should all be strings: one is {key!r:.100}")
 
-    def _definition(self, defined_names: set[str]) -> Any:
-        return {"type": "map", "values": self._item._definition(defined_names)}
+    def _definition(self, names: NamedTypes) -> Any:
+        return {"type": "map", "values": self._item._definition(names)}
 
     def _each(self, name: str, value: Any, change: Callable[[Any, Any], Any]) -> Any:
         return {key: change(key, item) for key, item in value.items()}
@@ -502,11 +509,11 @@ class Record(metaclass=RecordMeta):
     @classmethod
     def schema(cls) -> Any:
         """The definition in Avro, as plain values."""
-        return cls._definition(set())
+        return cls._definition(NamedTypes())
 
     @classmethod
     def schema_info(cls, defined_names: set[str]) -> Any:
-        return cls._definition(defined_names)
+        return _with_names(cls, defined_names)
 
     @classmethod
     def _type_name(cls) -> str:
@@ -517,10 +524,10 @@ class Record(metaclass=RecordMeta):
         return f"{cls._avro_namespace}.{cls.__name__}" if cls._avro_namespace else cls.__name__
 
     @classmethod
-    def _definition(cls, defined_names: set[str]) -> Any:
-        if cls._full_name() in defined_names:
+    def _definition(cls, names: NamedTypes) -> Any:
+        if not names.is_new(cls._full_name(), cls, cls):
             return cls._full_name()
-        defined_names.add(cls._full_name())
+        inner = names.inside(cls._avro_namespace)
         definition: dict[str, Any] = {"type": "record", "name": cls.__name__}
         if cls._avro_namespace is not None:
             definition["namespace"] = cls._avro_namespace
@@ -530,7 +537,7 @@ class Record(metaclass=RecordMeta):
             entry: dict[str, Any] = {"name": name}
             if field._required_default:
                 entry["default"] = field._schema_default()
-            kind = field._definition(defined_names)
+            kind = field._definition(inner)
             entry["type"] = kind if field._required else ["null", kind]
             entries.append(entry)
         return definition
@@ -584,6 +591,9 @@ class Record(metaclass=RecordMeta):
         for inner, field in self._fields.items():
             item = held.get(inner)
             path = f"{name}.{inner}" if name else inner
+            if isinstance(field, _Container):
+                # It may have been changed in place, and nothing has looked at its items since.
+                item = field._take(path, item, CONSTRUCTED)
             if item is None and field._required and not isinstance(field, Null):
                 record = self.__class__.__name__
                 raise TypeError(f"Field '{path}' of {record} is required and has no value")

@@ -323,6 +323,72 @@ def test_numbers_that_json_lacks() -> None:
     assert AvroSchema(N).decode(AvroSchema(N).encode(N(ds=[float("inf")]))).ds == [float("inf")]
 
 
+@pytest.mark.parametrize("schema", [JsonSchema(R), JsonSchema(R, java=True), AvroSchema(R)])
+@pytest.mark.parametrize(
+    ("field", "changed", "says"),
+    [
+        ("aa", lambda aa: aa[0].append("x"), r"aa\[0\] items should all be of type int: item 1 is 'x'"),
+        ("aa", lambda aa: aa.append(None), r"aa items should all be of type array: item 1 is None"),
+        ("m", lambda m: m.update({5: 1}), "Map keys for field m  should all be strings: one is 5"),
+        ("m", lambda m: m.update(k="x"), "Map values for field m should all be of type int: item 'k' is 'x'"),
+        ("subs", lambda subs: subs.append("x"), "subs items should all be of type Sub: item 1 is 'x'"),
+        ("req", lambda req: req.append(True), "req items should all be of type int: item 1 is True"),
+    ],
+)
+def test_what_was_put_into_a_list_or_map_later_is_checked_when_it_is_sent(
+    schema: Any, field: str, changed: Any, says: str
+) -> None:
+    obj = R(aa=[[1]], m={"a": 1}, subs=[Sub(i=1)], req=[1])
+    schema.encode(obj)
+    changed(getattr(obj, field))
+    with pytest.raises(TypeError, match=says):
+        schema.encode(obj)
+
+
+def test_one_class_may_lie_in_several_namespaces() -> None:
+    class Inner(Record):
+        _avro_namespace = "a.b"
+        e = Col
+        sub = Sub()
+
+    class Other(Record):
+        _avro_namespace = "c.d"
+        e = Col
+        sub = Sub()
+        again = Sub()
+
+    class Outer(Record):
+        inner = Inner()
+        other = Other()
+        e = Col
+        sub = Sub()
+
+    member = next(iter(Col))
+    sent = Outer(inner=Inner(e=member, sub=Sub(i=1)), other=Other(again=Sub(i=2)), e=member, sub=Sub(i=3))
+    for schema in (JsonSchema(Outer), AvroSchema(Outer)):
+        AvroSchema(None, json.loads(schema.schema_info().schema()))
+        assert schema.decode(schema.encode(sent)) == sent
+    assert Outer.schema()["fields"][1]["type"][1]["fields"][2]["type"] == ["null", "Sub"]
+
+
+def test_two_classes_of_one_name_are_refused_unless_they_are_the_same() -> None:
+    def colour(*names: str) -> Any:
+        return Enum("Colour", list(names))
+
+    class Same(Record):
+        a = colour("red", "green")
+        b = colour("red", "green")
+
+    class Differ(Record):
+        a = colour("red", "green")
+        b = colour("red", "blue")
+
+    for kind in (JsonSchema, AvroSchema):
+        kind(Same)
+        with pytest.raises(TypeError, match="Two classes are called Colour"):
+            kind(Differ)
+
+
 VALUES = st.fixed_dictionaries(
     {},
     optional={
