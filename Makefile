@@ -1,4 +1,4 @@
-.PHONY: setup demo test test-all torture check test-without-ray test-with-ray test-long test-pythons format bench flows clean
+.PHONY: setup demo test test-all torture check test-without-ray test-with-ray test-long test-lowest test-pythons format bench flows clean
 
 # Each actor is a process of its own: none of them is to compile every module again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -41,6 +41,7 @@ test: setup
 test-all: test
 	PULSAR_RAY_PURE=1 $(PYTEST) -m 'not long' --numprocesses 6 tests/unit tests/conformance
 	$(MAKE) --no-print-directory test-long
+	$(MAKE) --no-print-directory test-lowest
 
 # A test that passed in a later try is named at the end, with its failures before.
 PYTEST := $(BIN)/python -m pytest --rerun-show-tracebacks
@@ -62,6 +63,13 @@ test-long: setup
 SECONDS ?= 600
 torture: setup
 	$(BIN)/python -m tests.torture --seconds $(SECONDS) $(if $(SEEDS),--seed $(SEEDS))
+
+# The lowest versions of everything, without Ray, where there is that Python.
+test-lowest:
+	@if python3.10 -c '' 2>/dev/null; then \
+		$(MAKE) --no-print-directory test-without-ray \
+			VENV=.venv-lowest PYTHON=python3.10 EXTRAS=dev VERSIONS=tests/versions/lowest.txt; \
+	else echo 'not run: python3.10 is not on the PATH, so the lowest versions are not tried'; fi
 
 # The ends of what pyproject.toml allows: Ray, pyarrow and the rest in tests/versions/NAME.txt, the Python, the extras.
 ENDS := lowest:python3.10:dev lowest-spark:python3.10:spark,dev \

@@ -12,6 +12,18 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+_USAGES = (
+    "digital_signature",
+    "content_commitment",
+    "key_encipherment",
+    "data_encipherment",
+    "key_agreement",
+    "key_cert_sign",
+    "crl_sign",
+    "encipher_only",
+    "decipher_only",
+)
+
 
 class Signer:
     """A certificate authority that writes what it signs to files."""
@@ -20,7 +32,8 @@ class Signer:
         self._directory = directory
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _named(name)
-        self._own = self._signed(self._name, self._key, 1, is_ca=True)
+        usage = dict.fromkeys(_USAGES, False) | {"key_cert_sign": True, "crl_sign": True}
+        self._own = self._signed(self._name, self._key, 1, is_ca=True, extensions=[x509.KeyUsage(**usage)])
         self.file = directory / f"{name}.pem"
         self.file.write_bytes(_pem(self._own))
 
@@ -47,9 +60,13 @@ class Signer:
             .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
             .add_extension(addresses, critical=False)
         )
+        # Python 3.13 takes none without these, and no authority without its usage.
+        signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        if is_ca:
+            extensions = [*extensions, x509.SubjectKeyIdentifier.from_public_key(key.public_key())]
         if use is not None:
             extensions = [*extensions, x509.ExtendedKeyUsage([use])]
-        for each in extensions:
+        for each in (*extensions, signer):
             builder = builder.add_extension(each, critical=False)
         return builder.sign(self._key, hashes.SHA256())
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from types import TracebackType
 from typing import Any, TypeVar
 
 import ray
@@ -67,19 +67,26 @@ def _where(node_id: str | None, address: str | None) -> str:
     return f"node {address or node_id or 'unknown'}"
 
 
-@contextmanager
-def naming_full_stores(work: str, remedy: str) -> Iterator[None]:
-    """Raise ObjectStoreFull for Ray's own errors that say so."""
-    try:
-        yield
-    except RayError as error:
-        full = store_full(error, work, remedy)
+class NamingFullStores:
+    """Raises ObjectStoreFull, in a `with`, for Ray's own errors that say so."""
+
+    def __init__(self, work: str, remedy: str) -> None:
+        self._work = work
+        self._remedy = remedy
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
+        full = store_full(error, self._work, self._remedy) if isinstance(error, RayError) else None
         if full is None:
-            raise
+            return
         try:
             raise full from None
         finally:
-            del full  # with its traceback it would keep this frame, and all above
+            # With their tracebacks they would keep this frame, and all above. A generator as the context is
+            # called by a frame of Python's own, which keeps the error from Python 3.12 on.
+            del error, full, traceback
 
 
 def tried_while_full(step: Callable[[], T], pause: Callable[[float], bool]) -> T:

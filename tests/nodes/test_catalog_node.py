@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from pulsar_ray.testing.waiting import wait_until
 from tests.nodes.ray_nodes import RayNodes
 from tests.nodes.test_founding import start_ray
-from tests.nodes.world import DATA_DIR, Node, World
+from tests.nodes.world import DATA_DIR, Node, World, json_in
 
 DEADLINE_S = 120.0
 UNHEALTHY = 3
@@ -73,7 +72,7 @@ def test_whatever_is_asked_first_names_the_node_of_the_catalog_while_it_is_away(
     start_ray(nodes, worker)
     nodes.wait_for_stores()
     findings = head.run("pulsar-ray", "--data-dir", DATA_DIR, "health", "--json").stdout
-    assert json.loads(findings[findings.index("{") :])["healthy"]
+    assert json_in(findings)["healthy"]
 
 
 def _says_so(node: Node, *command: str) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from pulsar_ray.testing.waiting import wait_until
 from tests.nodes.ray_nodes import PORT, RayNodes, start_ray
-from tests.nodes.world import DATA_DIR, SHARED, Node, World
+from tests.nodes.world import DATA_DIR, SHARED, Node, World, json_in
 
 DEADLINE_S = 240.0
 PARTITIONS = 6
@@ -130,7 +130,7 @@ def _check_flow(shared: Path, when: str) -> None:
 
 
 def _node(head: Node, node: Node) -> dict[str, str]:
-    listed = json.loads(head.run("pulsar-ray", "nodes", "--json").stdout)
+    listed = json_in(head.run("pulsar-ray", "nodes", "--json").stdout)
     found: dict[str, str] = next((each for each in listed if each["host"] == node.name), {})
     return found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 
 from pulsar_ray.testing.waiting import wait_until
 from tests.nodes.ray_nodes import RayNodes
-from tests.nodes.world import DATA_DIR, Node
+from tests.nodes.world import DATA_DIR, Node, json_in
 
 DEADLINE_S = 90.0
 UNHEALTHY = 3
@@ -19,14 +18,13 @@ UNHEALTHY = 3
 def health(node: Node) -> tuple[int, dict[str, Any]]:
     """Exit code and report of the command on a node; a probe of its store, or a program that joins Ray."""
     done = node.run("pulsar-ray", "--data-dir", DATA_DIR, "health", "--json", check=False)
-    report: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
+    report: dict[str, Any] = json_in(done.stdout)
     return done.returncode, report
 
 
 def listed(node: Node) -> list[dict[str, Any]]:
     """The nodes that the command lists on a node."""
-    shown = node.run("pulsar-ray", "nodes", "--json").stdout
-    rows: list[dict[str, Any]] = json.loads(shown[shown.index("[") :])
+    rows: list[dict[str, Any]] = json_in(node.run("pulsar-ray", "nodes", "--json").stdout)
     return rows
 
 

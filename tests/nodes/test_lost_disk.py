@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from pulsar_ray.testing.waiting import wait_until
 from tests.nodes.programs import CONSUME, READ_ALL
 from tests.nodes.ray_nodes import RayNodes
-from tests.nodes.world import DATA_DIR
+from tests.nodes.world import DATA_DIR, json_in
 
 DEADLINE_S = 120.0
 _SEND = """
@@ -34,8 +33,7 @@ def test_partitions_of_a_lost_disk_begin_anew_and_consumers_go_on(ray_nodes: Ray
     head.run("pulsar-ray", "brokers", "healthcheck")  # makes the heartbeat topics
 
     def stores() -> dict[str, dict[str, Any]]:
-        nodes = head.run("pulsar-ray", "nodes", "--json").stdout
-        listed: list[dict[str, Any]] = json.loads(nodes[nodes.index("[") :])
+        listed: list[dict[str, Any]] = json_in(head.run("pulsar-ray", "nodes", "--json").stdout)
         return {node["store_id"]: node for node in listed if node["store_id"]}
 
     (lost,) = [each for each, node in stores().items() if node["host"] == worker.name]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from pulsar_ray.testing.waiting import wait_until
 from tests.nodes.programs import READ_ALL, Flow
 from tests.nodes.ray_nodes import PORT, RayNodes, start_ray
-from tests.nodes.world import DATA_DIR, SHARED, Node, World
+from tests.nodes.world import DATA_DIR, SHARED, Node, World, json_in
 
 DEADLINE_S = 120.0
 LOSS_S = 10
@@ -184,13 +183,12 @@ def _two_nodes(world: World, node_loss_seconds: int) -> tuple[RayNodes, Node]:
 def _ships(head: Node) -> int:
     """Return how many stores ship, if all do that are there."""
     said = head.run("pulsar-ray", "remote", "status", "--json", check=False).stdout
-    states = json.loads(said[said.index("[") : said.rindex("]") + 1])
+    states = json_in(said)
     return len(states) if all(state["is_ready"] and not state["problem"] for state in states) else 0
 
 
 def _listed(head: Node) -> list[dict[str, Any]]:
-    said = head.run("pulsar-ray", "nodes", "--json").stdout
-    listed: list[dict[str, Any]] = json.loads(said[said.index("[") : said.rindex("]") + 1])
+    listed: list[dict[str, Any]] = json_in(head.run("pulsar-ray", "nodes", "--json").stdout)
     return listed
 
 

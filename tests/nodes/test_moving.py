@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from pulsar_ray.testing.waiting import wait_until
 from tests.nodes.ray_nodes import PORT, RayNodes, start_ray
-from tests.nodes.world import DATA_DIR, SHARED, World
+from tests.nodes.world import DATA_DIR, SHARED, World, json_in
 
 _FILL = """
 import sys, pulsar_ray
@@ -109,7 +107,7 @@ def test_shipped_partitions_leave_a_drained_node_under_load(world: World) -> Non
     assert set(states) == {"moved"}
     assert is_whole
     head.run("pulsar-ray", "nodes", "drain", hosts[1])
-    listed = json.loads(head.run("pulsar-ray", "nodes", "--json").stdout)
+    listed = json_in(head.run("pulsar-ray", "nodes", "--json").stdout)
     assert [node["state"] for node in listed if node["host"] == hosts[1]] == ["drained"]
     assert head.ask(_COUNT) == _BLOCKS * 1000 + sent
     health = head.run("pulsar-ray", "health", check=False)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 
 import pytest
 
 from pulsar_ray.testing.waiting import wait_until
 from tests.nodes.programs import PRODUCE
 from tests.nodes.ray_nodes import PORT, RayNodes, start_ray
-from tests.nodes.world import DATA_DIR, SHARED, World
+from tests.nodes.world import DATA_DIR, SHARED, World, json_in
 
 DEADLINE_S = 180.0
 LOSS_S = 5
@@ -49,7 +48,7 @@ def test_a_stream_has_every_confirmed_message_once_behind_a_takeover(world: Worl
 
     def ships() -> list[str]:
         said = head.run("pulsar-ray", "remote", "status", "--json", check=False).stdout
-        states = json.loads(said[said.index("[") : said.rindex("]") + 1])
+        states = json_in(said)
         return [each["store_id"] for each in states if each["is_ready"] and not each["problem"]]
 
     def confirmed() -> list[int]:

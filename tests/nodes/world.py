@@ -33,6 +33,16 @@ _TOOLS = ("ip", "mount", "nsenter", "unshare")
 _WAIT_FOR_STDIN = "import sys; print('up', flush=True); sys.stdin.read()"
 
 
+def json_in(output: str) -> Any:
+    """The JSON value in a command's output, among lines that Ray prints."""
+    lines = output.splitlines()
+    for number, line in enumerate(lines):
+        if line.startswith(("[", "{")):
+            with contextlib.suppress(ValueError):
+                return json.JSONDecoder().raw_decode("\n".join(lines[number:]))[0]
+    raise AssertionError(f"no JSON in {output}")
+
+
 class NoNamespaces(Exception):
     """This machine, or its container, does not allow what nodes are made of; says what was refused."""
 

@@ -17,10 +17,10 @@ VERSIONS = ROOT / "tests" / "versions"
 _toml: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 PROJECT: dict[str, Any] = _toml.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = {
-    "lowest": ["security"],
-    "lowest-spark": ["security", "spark"],
-    "highest": ["security"],
-    "highest-spark": ["security", "spark"],
+    "lowest": ["data", "remote", "schema", "security"],
+    "lowest-spark": ["data", "remote", "schema", "security", "spark"],
+    "highest": ["data", "remote", "schema", "security"],
+    "highest-spark": ["data", "remote", "schema", "security", "spark"],
 }
 
 

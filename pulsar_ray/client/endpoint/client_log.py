@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from pulsar_ray.client.options.loggers import ConsoleLogger, FileLogger
 from pulsar_ray.errors import InvalidConfiguration
@@ -45,6 +45,12 @@ class ClientLog:
             handler.close()
 
 
+if TYPE_CHECKING:
+    _StreamHandler = logging.StreamHandler[TextIO]
+else:
+    _StreamHandler = logging.StreamHandler  # Python 3.10 does not know what it holds
+
+
 class _Forwarding(logging.Handler):
     """Hands lines to a logger of the user's, whose filters and handlers decide."""
 
@@ -59,7 +65,7 @@ class _Forwarding(logging.Handler):
         return True
 
 
-class _Console(logging.StreamHandler[TextIO]):
+class _Console(_StreamHandler):
     """Prints lines where the program's standard output goes just now, which tests and notebooks change."""
 
     def __init__(self, level: int) -> None:

@@ -71,6 +71,9 @@ def function(expected: str) -> Check:
     return functools.partial(check_callable, expected=expected)
 
 
+_NAMES = {"KW_ONLY": object}
+"""For hints that are text: Python 3.10 takes no KW_ONLY, which is no type."""
+
 Flag = Annotated[bool, check_flag]
 Text = Annotated[str, check_text]
 OptionalText = Annotated[str | None, check_optional_text]
@@ -93,7 +96,7 @@ def check_each(options: Any) -> None:
 @functools.cache
 def checks_of(kind: type[Any]) -> tuple[tuple[str, Check], ...]:
     """The names and checks that an options class declares."""
-    hints = get_type_hints(kind, include_extras=True)
+    hints = get_type_hints(kind, localns=_NAMES, include_extras=True)
     return tuple(
         (name, check)
         for name, hint in hints.items()
@@ -134,7 +137,7 @@ def takes(
 def _signature(options: Callable[..., Any], method: Callable[..., Any]) -> inspect.Signature:
     """The method's signature with the parameters of the options class, in readable types."""
     own = inspect.signature(method)
-    hints = get_type_hints(options)
+    hints = get_type_hints(options, localns=_NAMES)
     defaults = {
         field.name: field.default_factory()
         for field in dataclasses.fields(cast(Any, options))

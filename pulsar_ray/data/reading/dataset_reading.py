@@ -15,7 +15,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from pulsar_ray.admin.admin import Admin
 from pulsar_ray.client.arrow.received_table import TABLE_SCHEMA
-from pulsar_ray.data.full_store import naming_full_stores
+from pulsar_ray.data.full_store import NamingFullStores
 from pulsar_ray.data.planning.broker_planner import BrokerPlanner
 from pulsar_ray.data.planning.lease_keeper import RangeHold
 from pulsar_ray.data.planning.plan import (
@@ -226,7 +226,7 @@ def _fetched(
         num_cpus=0, num_returns="streaming", scheduling_strategy=placement, name="pulsar_ray.data.read"
     )
     for block in reading.remote(read_range, columns, block_bytes, values):
-        with naming_full_stores(f"reading {read_range.topic}", "read fewer columns or smaller block_bytes"):
+        with NamingFullStores(f"reading {read_range.topic}", "read fewer columns or smaller block_bytes"):
             table = ray.get(block)
         yield table
 

@@ -13,7 +13,7 @@ import ray
 import ray.data
 
 from pulsar_ray.client.options.checks import check_enum
-from pulsar_ray.data.full_store import naming_full_stores, paused, tried_while_full
+from pulsar_ray.data.full_store import NamingFullStores, paused, tried_while_full
 from pulsar_ray.data.writing.publishers import PUBLISHERS, Connection, Publisher
 from pulsar_ray.data.writing.publishing import Part, Sending
 from pulsar_ray.data.writing.query_batch import QueryBatch
@@ -104,7 +104,7 @@ def write(
         return pa.table({_MESSAGES: pa.array([sent], pa.int64())})
 
     counts = dataset.map_batches(send, batch_size=None, batch_format="pyarrow", num_cpus=num_cpus)
-    with naming_full_stores("computing the rows to write", _IN_SMALLER_BLOCKS):
+    with NamingFullStores("computing the rows to write", _IN_SMALLER_BLOCKS):
         return sum(row[_MESSAGES] for row in counts.iter_rows())
 
 
@@ -184,7 +184,7 @@ class _BlockRows:
 
     def __call__(self) -> pa.Table:
         def fetched() -> pa.Table:
-            with naming_full_stores("fetching rows to write", _IN_SMALLER_BLOCKS):
+            with NamingFullStores("fetching rows to write", _IN_SMALLER_BLOCKS):
                 return ray.get(self.block)
 
         return sent_columns(tried_while_full(fetched, paused), self.columns, has_rows=self.has_rows)
@@ -198,7 +198,7 @@ def _write_once(
     sending: Sending,
     connection: Connection,
 ) -> int:
-    with naming_full_stores("computing the rows to write", _IN_SMALLER_BLOCKS):
+    with NamingFullStores("computing the rows to write", _IN_SMALLER_BLOCKS):
         blocks = _in_order(dataset.to_arrow_refs, dataset)
     has_rows = sending.rows is not None and sending.rows.kind != ""
     with WriteTarget.connected(topic, connection) as target, target.taken(batch.query, sending.rows):

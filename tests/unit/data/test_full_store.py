@@ -14,7 +14,7 @@ import ray
 from ray.exceptions import ObjectStoreFullError, OutOfDiskError, RayError, RayTaskError, WorkerCrashedError
 
 from pulsar_ray.data import failing_actors, full_store
-from pulsar_ray.data.full_store import naming_full_stores, store_full, tried_while_full
+from pulsar_ray.data.full_store import NamingFullStores, store_full, tried_while_full
 from pulsar_ray.data.reading import readers
 from pulsar_ray.errors import InvalidConfiguration, ObjectStoreFull, Timeout
 from pulsar_ray.transport import this_ray
@@ -76,7 +76,7 @@ def test_a_full_store_is_named_with_its_node_and_the_remedy(cause: Exception) ->
 )
 def test_other_errors_are_no_full_store(other: Exception) -> None:
     assert store_full(other, "reading t", REMEDY) is None
-    with pytest.raises(type(other)), naming_full_stores("reading t", REMEDY):
+    with pytest.raises(type(other)), NamingFullStores("reading t", REMEDY):
         raise other
 
 
@@ -85,7 +85,7 @@ def test_processes_and_blocks_that_find_a_full_store_say_so() -> None:
     error = failing_actors.own_error(full, "that sent a part", "write in more tasks")
     assert isinstance(error, ObjectStoreFull)
     assert "the process that sent a part: " in error.text
-    with pytest.raises(ObjectStoreFull, match="host-2"), naming_full_stores("fetching", REMEDY):
+    with pytest.raises(ObjectStoreFull, match="host-2"), NamingFullStores("fetching", REMEDY):
         raise full
 
 
@@ -142,7 +142,7 @@ def no_collector() -> Iterator[None]:
 
 
 def fetch(_blocks: list[Block]) -> None:
-    with naming_full_stores("fetching", REMEDY):
+    with NamingFullStores("fetching", REMEDY):
         raise of_task(OutOfDiskError())
 
 

@@ -43,7 +43,7 @@ class TerminalScreen:
             stdout=slave,
             stderr=slave,
             start_new_session=True,
-            env={**os.environ, "TERM": "xterm-256color", **(environment or {})},
+            env={**os.environ, "TERM": "xterm-256color", "PYTHON_COLORS": "0", **(environment or {})},
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - no thread has locks
         )
         self._written = ""
