@@ -36,8 +36,8 @@ def put_aside(
 
     `owners` are the bucket's catalog's last entries of partitions. Of `kept`, which the broker expects
     here yet, those stay that nobody can have from the object store; they are in no journal then. The one
-    aside has the form of a data directory. If it is broken off, it may be called again. Raises OSError,
-    UntrustedPath, and CorruptData for a partition's term that nobody can read.
+    aside has the form of a data directory. If it is broken off, it may be called again. Raises OSError
+    and UntrustedPath.
     """
     source, aside = data_dir / "p", place_aside(data_dir, identity.store_id)
     make_closed_directory(aside)

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from pulsar_ray.broker.serving.shipping_link import SYNC
+from pulsar_ray.config import OFF
 from pulsar_ray.errors import CorruptData, JournalDamaged
-from pulsar_ray.journal.store_files import TERM_FILE, StoreFiles, Term, read_term, write_term
+from pulsar_ray.journal.store_files import TERM_FILE, StoreFiles, Term, listed_files, read_term, write_term
 from pulsar_ray.journal.store_journal import StoreJournal
 from pulsar_ray.ledger.offloaded import note_of
 from pulsar_ray.maintenance.verify import verify_directory
@@ -104,3 +105,29 @@ async def test_a_damaged_term_that_no_journal_knows_costs_its_partition_alone(ho
     (other / TERM_FILE).unlink()
     StoreFiles(home / "p").enter("8", [])
     await asyncio.to_thread(journal.stop)
+
+
+@runs
+async def test_a_partition_whose_start_failed_half_way_is_not_served_before_all_of_it_is_shipped(
+    home: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped = listed_files((await shipped_before(home, url)).directory)
+    again = Partition(home, OFF)
+    again.publish(1)
+    again.die()
+    with monkeypatch.context() as damaged:
+
+        def readable_if_shipped(files: StoreFiles, number: str, file: str) -> None:
+            if file not in shipped:
+                raise CorruptData(str(files.path(number) / file), 0, "damaged")
+
+        damaged.setattr(StoreFiles, "offloaded", readable_if_shipped)
+        journal = await asyncio.to_thread(started, home, url)
+        await asyncio.to_thread(journal.run, lambda life: life.look())
+        status = journal.status()
+        assert (status["partitions"], list(status["untaken"])) == (0, [str(NUMBER)])
+    await asyncio.to_thread(journal.run, lambda life: life.look())
+    await until(lambda: journal.status()["partitions"] == 1)
+    await asyncio.to_thread(journal.stop)
+    assert await asyncio.to_thread(taken_over, home.with_name("b"), url) == [str(NUMBER)]
+    assert stored(home.with_name("b")) == [0, 1]

@@ -13,7 +13,7 @@ from pulsar_ray.config import OFF
 from pulsar_ray.errors import StoreSealed
 from pulsar_ray.journal.ended_store import place_aside, put_aside
 from pulsar_ray.journal.objects import CatalogEntry
-from pulsar_ray.journal.store_files import LIFE_FILE, StoreFiles, Term, read_term, write_term
+from pulsar_ray.journal.store_files import LIFE_FILE, TERM_FILE, StoreFiles, Term, read_term, write_term
 from pulsar_ray.journal.store_journal import StoreJournal
 from pulsar_ray.managed_ledger.store.store_directory import StoreDirectory, hold_cluster_lock
 from pulsar_ray.managed_ledger.store.store_identity import (
@@ -74,6 +74,22 @@ def test_what_others_can_have_goes_aside_and_what_nobody_has_stays(tmp_path: Pat
     assert put_aside(tmp_path, IDENTITY, owners, kept) == [2, 3, 6], "it may be repeated"
     assert put_aside(tmp_path, IDENTITY, owners, []) == [], "given up by an operator"
     assert sorted(path.name for path in (aside / "p").iterdir()) == ["1", "2", "3", "4", "5", "6", "7"]
+
+
+@pytest.mark.parametrize(("owner", "goes_aside"), [("old", True), ("other", True), ("", False)])
+def test_a_partition_whose_term_nobody_can_read_stays_if_nobody_can_have_it(
+    tmp_path: Path, owner: str, *, goes_aside: bool
+) -> None:
+    directory = tmp_path / "p" / "1"
+    directory.mkdir(0o700, parents=True)
+    (directory / "manifest-1").write_text("1")
+    (directory / TERM_FILE).write_bytes(b"damaged")
+    owners = {"1": CatalogEntry(b"", "owner", "1", owner, 3)} if owner else {}
+    assert put_aside(tmp_path, IDENTITY, owners, [1]) == ([] if goes_aside else [1])
+    aside = place_aside(tmp_path, "old") / "p" / "1"
+    assert ((aside if goes_aside else directory) / "manifest-1").read_text() == "1"
+    if not goes_aside:
+        StoreFiles(tmp_path / "p").enter("1", [])
 
 
 def test_the_next_store_is_of_the_cluster_if_it_has_something_of_it() -> None:
