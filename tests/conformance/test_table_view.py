@@ -9,7 +9,7 @@ import pytest
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.options.schema import StringSchema
 from pulsar_ray.client.producer.producer import Producer
-from pulsar_ray.errors import AlreadyClosed, OperationNotSupported
+from pulsar_ray.errors import AlreadyClosed, OperationNotSupported, SchemaSerializationException
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.testing.waiting import wait_until
 from tests.conformance.broker import WAIT_MS, Broker, numbers
@@ -38,6 +38,26 @@ def test_a_table_view_has_the_latest_value_of_each_key(
     with_name.close()
     with pytest.raises(AlreadyClosed):
         with_name.close()
+
+
+def test_a_value_that_cannot_be_read_hides_no_other_one(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    typed = client.create_producer(topic, schema=StringSchema())
+    put(typed, a="1")
+    put(client.create_producer(topic), bad=b"\xff")
+    put(typed, b="2")
+    view = client.create_table_view(topic, schema=StringSchema())
+    seen: dict[str, Any] = {}
+    with pytest.raises(SchemaSerializationException):
+        view.for_each(seen.__setitem__)
+    assert seen == {"a": "1", "b": "2"}
+    heard: list[tuple[str, Any]] = []
+    view.for_each_and_listen(lambda key, value: heard.append((key, value)))
+    assert heard == [("a", "1"), ("b", "2")]
+    put(typed, a="3")
+    wait_until(lambda: heard[2:] == [("a", "3")])
+    with pytest.raises(SchemaSerializationException):
+        view.get("bad")
 
 
 def test_listeners_of_a_table_view_get_what_is_there_and_then_every_update(

@@ -204,7 +204,7 @@ class TableView:
         if self._reader.ending.is_over:
             return
         try:
-            listener(key, self._value(stored))
+            listener(key, _value(stored))
         except Exception:
             logger.exception("a table view's listener raised")
 
@@ -222,31 +222,25 @@ class TableView:
         readings, own = self._readings, self._schema
         return [(key, (data, readings.get(key, own))) for key, data in self._values.items()]
 
-    @staticmethod
-    def _value(stored: Stored) -> Any:
-        data, reading = stored
-        try:
-            return reading.decode(data)
-        except SchemaSerializationException:
-            if data:
-                raise
-            # A key that was removed is told of with an empty value, and most schemas have none.
-            return None
-
     def for_each(self, callback: Listener) -> None:
-        """Call `callback(key, value)` for every key that has a value now."""
+        """Call `callback(key, value)` for every key that has a value now.
+
+        Raises SchemaSerializationException for the first value that cannot be read, after all others.
+        """
         _check_callback(callback)
         self._check()
         with self._lock:
             items = self._items()
-        for key, stored in items:
-            callback(key, self._value(stored))
+        unreadable = _each_readable(items, callback)
+        if unreadable is not None:
+            raise unreadable
 
     def for_each_and_listen(self, callback: Listener) -> None:
         """Call `callback(key, value)` for every key now, then for every update.
 
         Updates come in a thread of the view's; what a key was last updated to in between comes before this
-        returns. A removed key comes with an empty value. Exceptions of the callback at an update are logged.
+        returns. A removed key comes with an empty value. Exceptions of the callback at an update are logged,
+        and so are values that cannot be read: `get` raises them.
         """
         _check_callback(callback)
         self._check()
@@ -256,14 +250,15 @@ class TableView:
             self._listeners.append(registered)
             self._kept[:] = [self]
         try:
-            for key, stored in items:
-                callback(key, self._value(stored))
+            unreadable = _each_readable(items, callback)
         except BaseException:
             with self._lock:
                 self._listeners.remove(registered)
                 if not self._listeners:
                     self._kept.clear()
             raise
+        if unreadable is not None:
+            logger.error("a listener of the table view of %s misses a value: %s", self._topic, unreadable)
         while True:
             with self._lock:
                 unheard, registered.unheard = registered.unheard, {}
@@ -305,6 +300,35 @@ class TableView:
     def __str__(self) -> str:
         subscription = "" if self._subscription_name is None else f", subscription={self._subscription_name}"
         return f"TableView(topic={self._topic}{subscription})"
+
+
+def _value(stored: Stored) -> Any:
+    data, reading = stored
+    try:
+        return reading.decode(data)
+    except SchemaSerializationException:
+        if data:
+            raise
+        # A key that was removed is told of with an empty value, and most schemas have none.
+        return None
+
+
+def _each_readable(
+    items: list[tuple[str, Stored]], callback: Listener
+) -> SchemaSerializationException | None:
+    """Call `callback` for all values that can be read.
+
+    Returns the first error of the others.
+    """
+    unreadable: SchemaSerializationException | None = None
+    for key, stored in items:
+        try:
+            value = _value(stored)
+        except SchemaSerializationException as error:
+            unreadable = unreadable or error
+        else:
+            callback(key, value)
+    return unreadable
 
 
 def _follow(following: weakref.ref[TableView], kept: list[TableView]) -> None:
