@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib
 import os
+import sys
 from typing import Any
 
 import click
@@ -180,5 +181,8 @@ def _check_url(_: click.Context, __: click.Parameter, url: str) -> str:
 def main(ctx: click.Context, service_url: str, data_dir: str | None, transport: str) -> None:
     """Run and use a durable broker inside a Ray cluster."""
     guard_remarks()
+    if sys.stdin is None:
+        # A command that reads the closed input gets an error so, and no socket takes its number.
+        sys.stdin = os.fdopen(os.open(os.devnull, os.O_WRONLY))
     if ctx.obj is None:
         ctx.obj = Target(service_url, data_dir, transport)

@@ -190,3 +190,10 @@ def test_what_the_library_remarks_does_not_steer_the_terminal() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr == "topic \\x1b[31m\\u202e\nx\n"
+
+
+def test_reading_an_input_that_is_closed_is_one_line_and_exit_code_1() -> None:
+    code = "from pulsar_ray.cli.main import main; main()"
+    shell = f"exec {sys.executable} -c '{code}' tokens show --stdin <&-"
+    done = subprocess.run(["/bin/sh", "-c", shell], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "Error: [Errno 9] Bad file descriptor\n")
