@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from pulsar_ray.gateway.body_room import BodyRoom
 from pulsar_ray.gateway.replies import Handler, Refusal, refused
@@ -45,6 +46,14 @@ class JsonRefusals(web.RequestHandler):
         """See web.RequestHandler."""
         super().connection_lost(exc)
         self.lost()
+
+    def log_exception(self, *args: Any, **named: Any) -> None:
+        """See web.RequestHandler.
+
+        Bytes that are no request are not logged: anybody who reaches the address could fill the disk.
+        """
+        if not isinstance(named.get("exc_info"), HttpProcessingError):
+            super().log_exception(*args, **named)
 
     def handle_error(
         self,

@@ -117,7 +117,9 @@ _GARBAGE = {
 
 
 @pytest.mark.parametrize("what", _GARBAGE)
-def test_garbage_is_refused_and_the_next_caller_is_served(server: Http, what: str) -> None:
+def test_garbage_is_refused_and_the_next_caller_is_served(
+    server: Http, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
     connection = http.client.HTTPConnection(server.address, timeout=20)
     connection.connect()
     try:
@@ -134,3 +136,5 @@ def test_garbage_is_refused_and_the_next_caller_is_served(server: Http, what: st
         assert b"Content-Type: application/json" in head
         assert json.loads(body)["reason"]
     assert server("GET", "/admin/v2/clusters").status == 200
+    # Else anybody who reaches the address could fill the disk.
+    assert not caplog.records
