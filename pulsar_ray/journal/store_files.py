@@ -166,12 +166,16 @@ def _end_of_frames(segment: SegmentInfo) -> int:
 
 
 def remove_partition(directory: Path) -> None:
-    """Remove a partition's directory, but for a note that its journal needs."""
+    """Remove a partition's directory, but for a note that its journal needs.
+
+    Of one that left the journal pieces may be there yet. One that was moved here and never shipped has
+    term 0.
+    """
     term = read_term(directory)
-    if term is None or term.is_left_out:
+    if term is None or not term.term:
         _remove_whole(directory)
         return
-    write_term(directory, term._replace(is_dropped=True))
+    write_term(directory, term._replace(is_dropped=True, is_left_out=False))
     for path in directory.iterdir():
         if path.name != TERM_FILE:
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
@@ -244,14 +248,21 @@ class StoreFiles:
 
     def leave_out(self, partition: str) -> None:
         """Note durably that a partition is not in the journal any more."""
-        if (term := self._terms.get(partition)) is not None:
+        term = self._terms.get(partition)
+        if term is not None and not term.is_dropped:
             write_term(self.path(partition), term._replace(is_left_out=True))
             del self._terms[partition]
 
-    def mark_dropped(self, partition: str) -> None:
-        """Note durably that a partition is no more, and remove its files."""
+    def mark_dropped(self, partition: str) -> bool:
+        """Note durably that a partition is no more, and remove its files.
+
+        Returns False if it never was in the journal, and nothing of it is left.
+        """
         remove_partition(self.path(partition))
-        self._terms[partition] = self._terms[partition]._replace(is_dropped=True)
+        if (term := read_term(self.path(partition))) is None:
+            return False
+        self._terms[partition] = term
+        return True
 
     def is_dropped(self, partition: str) -> bool:
         """Return whether the partition is no more, and only its note is left."""

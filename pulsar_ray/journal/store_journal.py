@@ -394,16 +394,15 @@ class StoreJournal:
             time.sleep(0.01)
 
     def drop(self, partition: int) -> bool:
-        """Remove a partition from here and from the journal; False if it is not there.
+        """Remove a partition from here and from the journal; False if it never was there.
 
         Its files are gone when this returns, the note that it is dropped once the journal has that.
         """
 
         async def call() -> bool:
             name = str(partition)
-            if name not in self._files.partitions():
+            if not self._files.mark_dropped(name):
                 return False
-            self._files.mark_dropped(name)
             self._life.drop(name)
             self._runner.nudge()
             return True

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from pulsar_ray.journal.life.directory import Directory
 from pulsar_ray.journal.life.uploads import Uploads
 from pulsar_ray.journal.objects import ledger_of, pieces_of, pieces_prefix
-from pulsar_ray.journal.ownership import Ownership
+from pulsar_ray.journal.ownership import NOBODY, Ownership
 from pulsar_ray.journal.partition_state import PartitionState
 from pulsar_ray.journal.requests import UNKNOWN, Delete, ListKeys, Task, Wait, ask, pauses_s
 
@@ -61,8 +61,7 @@ class Clearing:
         yield from self._ownership.read()
         if partition in self._mirror:
             return  # its drop is on its way
-        is_cleared = self._ownership.owner(partition).store != self._store
-        is_cleared = is_cleared or (yield from self._all_deleted(partition))
+        is_cleared = self._is_anothers(partition) or (yield from self._all_deleted(partition))
         if is_cleared and self._directory.is_dropped(partition):
             self._directory.remove(partition, self._directory.term(partition))
 
@@ -73,9 +72,13 @@ class Clearing:
         """
         yield from self._uploads.from_disk(partition, partial(self._directory.leave_out, partition))
         yield from self._ownership.read()
-        if self._ownership.owner(partition).store == self._store:
+        if not self._is_anothers(partition):
             yield from self._all_deleted(partition)
         self.leaving.discard(partition)
+
+    def _is_anothers(self, partition: str) -> bool:
+        """Return whether the pieces are another store's; what nobody has claimed was uploaded here."""
+        return self._ownership.owner(partition).store not in (NOBODY.store, self._store)
 
     def _all_deleted(self, partition: str) -> Task[bool]:
         names = yield from ask(ListKeys(pieces_prefix(partition)))

@@ -14,13 +14,15 @@ import pytest
 
 from pulsar_ray.broker.serving.shipping_link import SYNC
 from pulsar_ray.config import OFF
+from pulsar_ray.errors import RemoteStoreUnavailable
 from pulsar_ray.journal.journal_door import JournalDoor
 from pulsar_ray.journal.life.clearing import Clearing
 from pulsar_ray.journal.ownership import Ownership
 from pulsar_ray.journal.partition_state import PartitionState
 from pulsar_ray.journal.storage.file_store import FileStore
-from pulsar_ray.journal.store_files import StoreFiles
+from pulsar_ray.journal.store_files import StoreFiles, remove_partition
 from pulsar_ray.journal.store_journal import StoreJournal
+from tests.unit.journal.test_leaving import is_left_out
 from tests.unit.journal.test_store_journal import (
     DEADLINE_S,
     NUMBER,
@@ -146,6 +148,76 @@ async def test_a_removal_that_is_asked_for_twice_is_no_problem(
         await asyncio.to_thread(journal.run, lambda life: life.ownership.read())
     assert journal.status()["problem"] == ""
     await asyncio.to_thread(journal.stop)
+
+
+@runs
+async def test_pieces_of_a_partition_that_is_removed_before_anybody_owns_it_are_deleted(
+    homes: tuple[Path, Path], url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = await asyncio.to_thread(started, homes[0], url)
+    journal._life.uploads.inline_bytes = 0
+    partition = Partition(homes[0], OFF)
+    partition.publish(0)
+    first = Held(monkeypatch, "create", lambda key: key.startswith("segments/"))
+    partition.link.set_durability(SYNC, 30.0)
+    await until(first.is_holding.is_set)
+    partition.die()
+    assert await asyncio.to_thread(journal.drop, NUMBER)
+    first.let_go()
+    await until(lambda: not partition.directory.exists())
+    assert pieces(homes[0]) == []
+    await asyncio.to_thread(journal.stop)
+
+
+@runs
+@pytest.mark.parametrize("is_running", [True, False], ids=["running", "no journal"])
+async def test_pieces_of_a_partition_that_left_the_journal_are_deleted_when_it_is_removed(
+    homes: tuple[Path, Path], url: str, monkeypatch: pytest.MonkeyPatch, *, is_running: bool
+) -> None:
+    home = homes[0]
+    journal, partition = await shipped_one(home, url)
+    journal._life.uploads.inline_bytes = 0
+    await asyncio.to_thread(journal.run, lambda life: life.checkpoint())
+    with monkeypatch.context() as away:
+
+        def unavailable(store: FileStore, keys: tuple[str, ...]) -> None:
+            raise RemoteStoreUnavailable("deleting is away")
+
+        away.setattr(FileStore, "delete", unavailable)
+        partition.link.set_durability(OFF, 30.0)
+        await until(lambda: is_left_out(partition.directory))
+        partition.die()
+        await asyncio.to_thread(journal.stop)
+    assert pieces(home)
+    if not is_running:
+        remove_partition(partition.directory)
+    journal = await asyncio.to_thread(started, home, url)
+    if is_running:
+        assert await asyncio.to_thread(journal.drop, NUMBER)
+    await until(lambda: not partition.directory.exists())
+    assert pieces(home) == []
+    await asyncio.to_thread(journal.stop)
+    await starts_whole(home, url)
+
+
+@runs
+async def test_a_partition_that_is_removed_while_it_leaves_the_journal_leaves_nothing_behind(
+    homes: tuple[Path, Path], url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = homes[0]
+    journal, partition = await shipped_one(home, url)
+    journal._life.uploads.inline_bytes = 0
+    await asyncio.to_thread(journal.run, lambda life: life.checkpoint())
+    shipping = Held(monkeypatch, "create", lambda key: key.startswith("journal/"))
+    partition.link.set_durability(OFF, 30.0)
+    await until(shipping.is_holding.is_set)
+    partition.die()
+    assert await asyncio.to_thread(journal.drop, NUMBER)
+    shipping.let_go()
+    await until(lambda: not partition.directory.exists())
+    assert pieces(home) == []
+    await asyncio.to_thread(journal.stop)
+    await starts_whole(home, url)
 
 
 def test_the_note_of_what_came_into_the_journal_meanwhile_stays_until_that_is_dropped() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pulsar_ray.journal import store_files
-from pulsar_ray.journal.store_files import StoreFiles, remove_partition
+from pulsar_ray.journal.store_files import TERM_FILE, StoreFiles, Term, remove_partition, write_term
 
 PARTITION = "7"
 
@@ -61,7 +61,7 @@ def test_nobody_finds_a_half_of_a_partition_that_was_being_removed(
     install(tmp_path, 1)
     files = StoreFiles(tmp_path)
     if not is_shipped:
-        files.leave_out(PARTITION)
+        (tmp_path / PARTITION / TERM_FILE).unlink()
 
     def died(path: Path, *, ignore_errors: bool) -> None:
         if path.exists():
@@ -87,3 +87,14 @@ def test_a_file_system_that_exchanges_nothing_takes_partitions_too(
         install(tmp_path, term)
         assert StoreFiles(tmp_path).term(PARTITION) == term
     assert [path.name for path in tmp_path.iterdir()] == [PARTITION]
+
+
+@pytest.mark.parametrize("term", [None, Term(0, is_left_out=True)], ids=["made here", "moved here"])
+def test_nothing_stays_of_a_removed_partition_that_was_never_shipped(
+    tmp_path: Path, term: Term | None
+) -> None:
+    (tmp_path / PARTITION).mkdir()
+    if term is not None:
+        write_term(tmp_path / PARTITION, term)
+    assert not StoreFiles(tmp_path).mark_dropped(PARTITION)
+    assert list(tmp_path.iterdir()) == []
