@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
-from typing import Protocol
+from datetime import datetime
+from typing import Any, Final, Protocol
+
+_FRACTION: Final = re.compile(r"[.,]([0-9]+)")
 
 
 class Clock(Protocol):
@@ -27,6 +31,16 @@ class SystemClock:
 
     def monotonic_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000
+
+
+def written_time(text: str, kind: Any = datetime) -> Any:
+    """Return the datetime, time or date of a text in ISO 8601. Raises ValueError.
+
+    Python 3.10 reads no letter for UTC, and fractions of three or six digits alone; Java writes as many as
+    there are.
+    """
+    text = text[:-1] + "+00:00" if text.endswith("Z") else text
+    return kind.fromisoformat(_FRACTION.sub(lambda found: f".{found[1][:6]:0<6}", text))
 
 
 def growing_pauses_s(first_s: float, longest_s: float) -> Iterator[float]:

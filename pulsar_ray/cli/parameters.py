@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import click
 
 from pulsar_ray.client.producer.message_fields import LAST_TIME_MS
+from pulsar_ray.clock import written_time
 
 
 class FiniteRange(click.FloatRange):
@@ -54,7 +55,7 @@ def time_ms(_: click.Context, __: click.Parameter, text: str | None) -> int | No
     if text is None:
         return None
     try:
-        ms = int(text) if text.isdecimal() else int(datetime.fromisoformat(text).timestamp() * 1000)
+        ms = int(text) if text.isdecimal() else int(written_time(text).timestamp() * 1000)
     except (ValueError, OverflowError, OSError):
         raise click.BadParameter(f"{text!r}: give a time as 2030-01-31T08:00:00, or ms since 1970") from None
     if ms > LAST_TIME_MS:

@@ -7,12 +7,13 @@ import functools
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timezone
+from datetime import timezone
 from typing import Any, TypeVar
 
 from aiohttp import web
 
 from pulsar_ray.admin.admin import Admin
+from pulsar_ray.clock import written_time
 from pulsar_ray.gateway.replies import Mapped, Refusal, text_of
 from pulsar_ray.lane.waiting import retrieved
 from pulsar_ray.model.message_id import MessageId
@@ -99,7 +100,7 @@ async def stats_of(call: Calls, topic: str) -> tuple[dict[str, Any], list[str]]:
 
 def utc_ms(text: str) -> int:
     """Return a written time in ms since 1970: UTC, unless it says otherwise. Raises ValueError."""
-    moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    moment = written_time(text)
     return int(moment.replace(tzinfo=moment.tzinfo or timezone.utc).timestamp() * 1000)
 
 

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pyarrow as pa
 
+from pulsar_ray.clock import written_time
 from pulsar_ray.format.arrow_types import joined
 
 Take = Callable[[Any, str], Any]
@@ -227,8 +228,7 @@ def _take_timestamp(kind: pa.TimestampType, is_json: bool) -> Take:
 
 def _of_iso(what: Any, value: str, place: str, kind: pa.DataType) -> Any:
     try:
-        # Before Python 3.11 the letter for UTC is not known.
-        return what.fromisoformat(value[:-1] + "+00:00" if value.endswith("Z") else value)
+        return written_time(value, what)
     except ValueError:
         raise ValueError(
             f"{value!r:.60} is no time for column {place!r} of type {kind}: give ISO 8601"
