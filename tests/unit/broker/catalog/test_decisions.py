@@ -324,7 +324,8 @@ def test_one_that_stood_still_while_its_number_was_deleted_does_not_decide(
 def close_while_hanging(a: Node, store: HangingStore, monkeypatch: pytest.MonkeyPatch) -> threading.Thread:
     """Close a controller one of whose requests hangs, and return its thread."""
     assert store.is_hanging.wait(WAIT_S)
-    (thread,) = (each for each in threading.enumerate() if each.name == "decisions")
+    thread = a.decisions._thread
+    assert thread is not None
     with monkeypatch.context() as patch:
         patch.setattr(decisions, "CLOSE_S", 0.01)
         a.decisions.close()
