@@ -258,7 +258,7 @@ def _fitted(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:  # noqa:
             ],
             fields=[kind.key_field, kind.item_field],
         )
-        return _with_children(array, kind, entries, 2)
+        return with_children(array, kind, entries, 2)
     if _is_list(source) and _is_list(kind):
         if pa.types.is_large_list(source) != pa.types.is_large_list(kind):
             array = array.cast(
@@ -266,13 +266,13 @@ def _fitted(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:  # noqa:
                 if pa.types.is_large_list(kind)
                 else pa.list_(source.value_field)
             )
-        return _with_children(array, kind, fitted(array.values, kind.value_field, path + "[]"), 2)
+        return with_children(array, kind, fitted(array.values, kind.value_field, path + "[]"), 2)
     if (
         pa.types.is_fixed_size_list(kind)
         and pa.types.is_fixed_size_list(source)
         and kind.list_size == source.list_size
     ):
-        return _with_children(array, kind, fitted(array.values, kind.value_field, path + "[]"), 1)
+        return with_children(array, kind, fitted(array.values, kind.value_field, path + "[]"), 1)
     return array.cast(kind)
 
 
@@ -280,7 +280,7 @@ def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
-def _with_children(array: pa.Array, kind: pa.DataType, child: pa.Array, own_buffers: int) -> pa.Array:
+def with_children(array: pa.Array, kind: pa.DataType, child: pa.Array, own_buffers: int) -> pa.Array:
     """The same lists of other items.
 
     `array.values` and the like are those of the whole memory.

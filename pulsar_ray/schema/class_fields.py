@@ -344,9 +344,10 @@ def _field_of(hint: Any, where: str, known: dict[str, ClassField]) -> Field:
         return Array(_field_of(arguments[0], f"{where}[]", known), required=True)
     if origin is dict and arguments[0] is str:
         return Map(_field_of(arguments[1], f"{where}[]", known), required=True)
-    if isinstance(hint, type) and issubclass(hint, Enum):
+    is_class = origin is None and isinstance(hint, type)  # Python 3.10 takes set[int] for a class too
+    if is_class and issubclass(hint, Enum):
         return CustomEnum(hint, required=True)
-    if isinstance(hint, type) and (dataclasses.is_dataclass(hint) or is_model(hint)):
+    if is_class and (dataclasses.is_dataclass(hint) or is_model(hint)):
         field = known.get(hint.__name__)
         return field if field is not None and field.python_type() is hint else ClassField(hint, known)
     raise TypeError(

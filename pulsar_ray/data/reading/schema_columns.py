@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsar_ray.data.reading.avro_values import LOGICAL, MAX_DIGITS, PRIMITIVES
+from pulsar_ray.format.arrow_types import with_children
 
 _STORED = {**PRIMITIVES, "null": pa.null(), "enum": pa.utf8(), "fixed": pa.binary()}
 _GROWS = {
@@ -245,14 +246,12 @@ class _Resolving:
             return found
 
         def convert_list(array: pa.ListArray) -> pa.Array:
-            mask = array.is_null() if array.null_count else None
-            return pa.ListArray.from_arrays(array.offsets, items(array.values), type=kind, mask=mask)
+            return with_children(array, kind, items(array.values), 2)
 
         def convert_map(array: pa.MapArray) -> pa.Array:
-            mask = array.is_null() if array.null_count else None
-            return pa.MapArray.from_arrays(
-                array.offsets, array.keys, items(array.items), type=kind, mask=mask
-            )
+            columns = [array.keys, items(array.items)]
+            entries = pa.StructArray.from_arrays(columns, fields=[kind.key_field, kind.item_field])
+            return with_children(array, kind, entries, 2)
 
         if reader.kind == "array":
             return Resolution(pa.list_(inner.written), convert_list)

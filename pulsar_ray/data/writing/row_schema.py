@@ -184,8 +184,26 @@ def _items(item: pa.Field, name: str, form: str) -> Any:
 def plain_rows(rows: pa.Array) -> list[Any]:
     """Return rows as dicts, with times and days as numbers."""
     timed = rows.cast(_changed(rows.type, _microseconds))
-    plain: list[Any] = timed.cast(_changed(timed.type, _numbers)).to_pylist(maps_as_pydicts="strict")
-    return plain
+    numbered = timed.cast(_changed(timed.type, _numbers))
+    plain: list[Any] = numbered.to_pylist()
+    # From 19 on pyarrow does so itself.
+    return [_with_dicts(row, numbered.type) for row in plain] if "map<" in str(numbered.type) else plain
+
+
+def _with_dicts(value: Any, kind: pa.DataType) -> Any:
+    """Return a value with its maps as dicts."""
+    if value is None:
+        return None
+    if pa.types.is_map(kind):
+        items = {key: _with_dicts(item, kind.item_type) for key, item in value}
+        if len(items) < len(value):
+            raise ValueError(f"a map has a key twice: {[key for key, _ in value]}")
+        return items
+    if pa.types.is_struct(kind):
+        return {each.name: _with_dicts(value[each.name], each.type) for each in kind}
+    if pa.types.is_list(kind):
+        return [_with_dicts(item, kind.value_type) for item in value]
+    return value
 
 
 def _microseconds(kind: pa.DataType) -> pa.DataType:

@@ -105,7 +105,7 @@ def test_columns_of_every_kind_beside_each_other() -> None:
 
 
 def test_metadata_is_made_for_as_many_columns_as_the_sample_has() -> None:
-    sample = pa.record_batch({"a": pa.array([1]), "b": pa.array(["x"])})
+    sample = pa.record_batch([pa.array([1]), pa.array(["x"])], ["a", "b"])
     template = BatchTemplate(sample.serialize().to_pybytes())
     with pytest.raises(ValueError, match=r"\(1, 2\) arrays and buffers instead of \(2, 5\)"):
         template.metadata(1, [(1, 0)], [0, 8])

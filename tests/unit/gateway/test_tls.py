@@ -18,6 +18,9 @@ from pulsar_ray.testing.waiting import wait_until
 from tests.certificates import Signer
 from tests.unit.gateway.conftest import serving
 
+# Python 3.10 warns of connections whose other side went away in the middle.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed transport:ResourceWarning")
+
 
 def get(url: str, ca: Path, certificate: tuple[str, str] | None = None) -> tuple[int, str]:
     """Return the status of a request, and the name that the server showed."""

@@ -273,7 +273,7 @@ def test_the_commands(tmp_path: Path, run: Callable) -> None:  # type: ignore[ty
     assert "all is whole" in done.stdout
     again = run(Target(data_dir=str(source)), "backup", str(target))
     assert again.exit_code == 2
-    assert "not empty" in again.output
+    assert "not empty" in again.stderr
     assert "from now on" in run(Target(), "adopt", str(target)).stdout
     assert "nothing to do" in run(Target(), "adopt", str(target)).stdout
     assert run(Target(), "adopt", str(tmp_path)).exit_code == 2

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Optional
 
 import pydantic
 import pytest
+from packaging.version import Version
 from ray import cloudpickle
 
 from pulsar_ray.schema import ArrowSchema, AvroSchema, Integer, JsonSchema
@@ -188,8 +189,16 @@ class _Choices(pydantic.BaseModel):
     )
 
 
+# By names alone from pydantic 2.11 on, by both before.
+_BY_NAME: Any = (
+    {"validate_by_name": True, "validate_by_alias": False}
+    if Version(pydantic.VERSION) >= Version("2.11")
+    else {"populate_by_name": True}
+)
+
+
 class _ByName(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(validate_by_name=True, validate_by_alias=False)
+    model_config = _BY_NAME
     value: int = pydantic.Field(alias="theValue")
 
 
