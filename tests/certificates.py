@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-_USAGES = (
+_USES = (
     "digital_signature",
     "content_commitment",
     "key_encipherment",
@@ -25,6 +25,11 @@ _USAGES = (
 )
 
 
+def key_usage(**uses: bool) -> x509.KeyUsage:
+    """Return the extension that allows these uses of a key and no others."""
+    return x509.KeyUsage(**{**dict.fromkeys(_USES, False), **uses})
+
+
 class Signer:
     """A certificate authority that writes what it signs to files."""
 
@@ -32,8 +37,8 @@ class Signer:
         self._directory = directory
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _named(name)
-        usage = dict.fromkeys(_USAGES, False) | {"key_cert_sign": True, "crl_sign": True}
-        self._own = self._signed(self._name, self._key, 1, is_ca=True, extensions=[x509.KeyUsage(**usage)])
+        usage = key_usage(key_cert_sign=True, crl_sign=True)
+        self._own = self._signed(self._name, self._key, 1, is_ca=True, extensions=[usage])
         self.file = directory / f"{name}.pem"
         self.file.write_bytes(_pem(self._own))
 

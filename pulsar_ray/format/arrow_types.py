@@ -251,14 +251,11 @@ def _fitted(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:  # noqa:
     if pa.types.is_struct(kind) and pa.types.is_struct(source):
         return _fitted_struct(array, kind, path)
     if pa.types.is_map(kind) and pa.types.is_map(source):
-        entries = pa.StructArray.from_arrays(
-            [
-                fitted(array.keys, kind.key_field, path + "{}"),
-                fitted(array.items, kind.item_field, path + "{}"),
-            ],
-            fields=[kind.key_field, kind.item_field],
+        keys, items = (
+            fitted(column, field, path + "{}")
+            for column, field in ((array.keys, kind.key_field), (array.items, kind.item_field))
         )
-        return with_children(array, kind, entries, 2)
+        return with_entries(array, kind, keys, items)
     if _is_list(source) and _is_list(kind):
         if pa.types.is_large_list(source) != pa.types.is_large_list(kind):
             array = array.cast(
@@ -281,12 +278,19 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def with_children(array: pa.Array, kind: pa.DataType, child: pa.Array, own_buffers: int) -> pa.Array:
-    """The same lists of other items.
+    """Return the same lists with other items.
 
-    `array.values` and the like are those of the whole memory.
+    `array.values` and the like are those of the whole memory. The lists have so many buffers of their own:
+    which are null, and where each begins.
     """
     buffers = array.buffers()[:own_buffers]
     return pa.Array.from_buffers(kind, len(array), buffers, offset=array.offset, children=[child])
+
+
+def with_entries(array: pa.MapArray, kind: pa.MapType, keys: pa.Array, items: pa.Array) -> pa.Array:
+    """Return the same maps with other keys and items, those of the whole memory."""
+    entries = pa.StructArray.from_arrays([keys, items], fields=[kind.key_field, kind.item_field])
+    return with_children(array, kind, entries, 2)
 
 
 def _fitted_struct(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:

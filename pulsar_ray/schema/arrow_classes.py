@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from pulsar_ray.schema.class_fields import declared_fields, has_default, hints_of, is_model
+from pulsar_ray.schema.class_fields import declared_fields, has_default, hints_of, is_class, is_model
 
 _SIMPLE: dict[Any, pa.DataType] = {
     bool: pa.bool_(),
@@ -130,10 +130,9 @@ def _of_hint(hint: Any, where: str, outer: tuple[Any, ...]) -> tuple[pa.DataType
             return kind, False, *(_each(write, _of_list), _each(read, _of_list))
         kind = pa.map_(pa.string(), pa.field("value", data_type, is_optional))
         return kind, False, *(_each(write, _of_dict), _each(read, _of_dict))
-    is_class = origin is None and isinstance(hint, type)  # Python 3.10 takes set[int] for a class too
-    if is_class and issubclass(hint, Enum):
+    if is_class(hint) and issubclass(hint, Enum):
         return pa.string(), False, lambda member: member.name, lambda name: hint[name]
-    if is_class and (dataclasses.is_dataclass(hint) or is_model(hint)):
+    if is_class(hint) and (dataclasses.is_dataclass(hint) or is_model(hint)):
         columns = _columns(hint, outer)
         inner_kind = hint
         return (

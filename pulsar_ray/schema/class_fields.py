@@ -41,6 +41,11 @@ _UNKNOWN: Final[Any] = _Unsaid.UNKNOWN
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
+def is_class(hint: Any) -> bool:
+    """Whether a hint is a class; Python 3.10 takes set[int] for one too."""
+    return isinstance(hint, type) and typing.get_origin(hint) is None
+
+
 def is_model(kind: type) -> bool:
     """Whether this is a pydantic model; pydantic is there if there is one."""
     pydantic = sys.modules.get("pydantic")
@@ -344,10 +349,9 @@ def _field_of(hint: Any, where: str, known: dict[str, ClassField]) -> Field:
         return Array(_field_of(arguments[0], f"{where}[]", known), required=True)
     if origin is dict and arguments[0] is str:
         return Map(_field_of(arguments[1], f"{where}[]", known), required=True)
-    is_class = origin is None and isinstance(hint, type)  # Python 3.10 takes set[int] for a class too
-    if is_class and issubclass(hint, Enum):
+    if is_class(hint) and issubclass(hint, Enum):
         return CustomEnum(hint, required=True)
-    if is_class and (dataclasses.is_dataclass(hint) or is_model(hint)):
+    if is_class(hint) and (dataclasses.is_dataclass(hint) or is_model(hint)):
         field = known.get(hint.__name__)
         return field if field is not None and field.python_type() is hint else ClassField(hint, known)
     raise TypeError(

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsar_ray.data.reading.avro_values import LOGICAL, MAX_DIGITS, PRIMITIVES
-from pulsar_ray.format.arrow_types import with_children
+from pulsar_ray.format.arrow_types import with_children, with_entries
 
 _STORED = {**PRIMITIVES, "null": pa.null(), "enum": pa.utf8(), "fixed": pa.binary()}
 _GROWS = {
@@ -249,9 +249,7 @@ class _Resolving:
             return with_children(array, kind, items(array.values), 2)
 
         def convert_map(array: pa.MapArray) -> pa.Array:
-            columns = [array.keys, items(array.items)]
-            entries = pa.StructArray.from_arrays(columns, fields=[kind.key_field, kind.item_field])
-            return with_children(array, kind, entries, 2)
+            return with_entries(array, kind, array.keys, items(array.items))
 
         if reader.kind == "array":
             return Resolution(pa.list_(inner.written), convert_list)

@@ -186,7 +186,7 @@ def plain_rows(rows: pa.Array) -> list[Any]:
     timed = rows.cast(_changed(rows.type, _microseconds))
     numbered = timed.cast(_changed(timed.type, _numbers))
     plain: list[Any] = numbered.to_pylist()
-    # From 19 on pyarrow does so itself.
+    # Only pyarrow from 19 on can be asked for dicts.
     return [_with_dicts(row, numbered.type) for row in plain] if "map<" in str(numbered.type) else plain
 
 

@@ -25,6 +25,7 @@ from tests.unit.journal.test_store_journal import (
     DEADLINE_S,
     NUMBER,
     Partition,
+    greeting,
     homes,
     runs,
     shipped_before,
@@ -126,15 +127,8 @@ async def test_who_greets_while_a_copy_of_another_store_goes_brings_nothing_back
             objects.append(key)
         return create(store, key, body)
 
-    greeted, take = threading.Event(), JournalDoor._take
-
-    def taken(door: JournalDoor, teller: Any, packet: list[Any]) -> None:
-        take(door, teller, packet)
-        if packet[0] == "hello":
-            greeted.set()
-
+    greeted = greeting(monkeypatch)
     monkeypatch.setattr(FileStore, "create", created)
-    monkeypatch.setattr(JournalDoor, "_take", taken)
     await asyncio.to_thread(journal.run, lambda life: life.look())  # its copy goes once that is shipped
     assert partition.directory.exists()
     partition.link._hello()

@@ -15,7 +15,6 @@ import pytest
 from pulsar_ray.broker.serving.shipping_link import SYNC
 from pulsar_ray.config import OFF
 from pulsar_ray.errors import RemoteStoreUnavailable
-from pulsar_ray.journal.journal_door import JournalDoor
 from pulsar_ray.journal.life.clearing import Clearing
 from pulsar_ray.journal.ownership import Ownership
 from pulsar_ray.journal.partition_state import PartitionState
@@ -27,6 +26,7 @@ from tests.unit.journal.test_store_journal import (
     DEADLINE_S,
     NUMBER,
     Partition,
+    greeting,
     homes,
     runs,
     shipped_one,
@@ -115,14 +115,7 @@ async def test_who_greets_while_a_removed_partition_goes_brings_nothing_back(
     homes: tuple[Path, Path], url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal, partition, deleting = await removed_and_held(homes[0], url, monkeypatch)
-    greeted, take = threading.Event(), JournalDoor._take
-
-    def taken(door: JournalDoor, teller: Any, packet: list[Any]) -> None:
-        take(door, teller, packet)
-        if packet[0] == "hello":
-            greeted.set()
-
-    monkeypatch.setattr(JournalDoor, "_take", taken)
+    greeted = greeting(monkeypatch)
     partition.link._ends.clear()  # as one that has begun just now
     partition.link._hello()
     await until(greeted.is_set)

@@ -24,6 +24,7 @@ from pulsar_ray.errors import (
     ServiceUnitNotReady,
     StoreSealed,
 )
+from pulsar_ray.journal.journal_door import JournalDoor
 from pulsar_ray.journal.requests import Task, Wait
 from pulsar_ray.journal.shipped_disk import ShippedDisk
 from pulsar_ray.journal.shipping import Cut
@@ -130,6 +131,19 @@ def homes(tmp_path: Path) -> tuple[Path, Path]:
     for name in ("a", "b"):
         (tmp_path / name / "p").mkdir(parents=True)
     return tmp_path / "a", tmp_path / "b"
+
+
+def greeting(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Return an event that is set once a partition's greeting was taken in from now on."""
+    greeted, take = threading.Event(), JournalDoor._take
+
+    def taken(door: JournalDoor, teller: Any, packet: list[Any]) -> None:
+        take(door, teller, packet)
+        if packet[0] == "hello":
+            greeted.set()
+
+    monkeypatch.setattr(JournalDoor, "_take", taken)
+    return greeted
 
 
 def started(home: Path, url: str) -> StoreJournal:

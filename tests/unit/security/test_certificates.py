@@ -18,24 +18,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from pulsar_ray.errors import AuthenticationError, InvalidConfiguration
 from pulsar_ray.security.certificates import ClientCertificates, proof
-from tests.certificates import Signer
+from tests.certificates import Signer, key_usage
 
 NOW = time.time()
-_USES = (
-    "digital_signature",
-    "content_commitment",
-    "key_encipherment",
-    "data_encipherment",
-    "key_agreement",
-    "key_cert_sign",
-    "crl_sign",
-    "encipher_only",
-    "decipher_only",
-)
-
-
-def _usage(**uses: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(**{**dict.fromkeys(_USES, False), **uses})
 
 
 @pytest.fixture
@@ -83,11 +68,11 @@ def test_signers_between_may_come_along_if_they_may_sign(signer: Signer, checks:
 @pytest.mark.parametrize(
     ("of_signer", "of_client", "reason"),
     [
-        ([_usage(key_cert_sign=True)], [_usage(digital_signature=True)], ""),
-        ([_usage(crl_sign=True)], [], "not for signatures of certificates"),
+        ([key_usage(key_cert_sign=True)], [key_usage(digital_signature=True)], ""),
+        ([key_usage(crl_sign=True)], [], "not for signatures of certificates"),
         ([x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])], [], "not for clients"),
         ([x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])], [], ""),
-        ([], [_usage(key_encipherment=True)], "not for signatures"),
+        ([], [key_usage(key_encipherment=True)], "not for signatures"),
     ],
 )
 def test_keys_sign_only_what_they_are_for(
