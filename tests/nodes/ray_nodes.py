@@ -59,6 +59,15 @@ class RayNodes:
         """What a method of Admin, for instance "topics.stats", answers on a node; on the head by default."""
         return (on or self.head).ask(_ASK_ADMIN, method, json.dumps(arguments))
 
+    def retain_all(self) -> None:
+        """Keep what is consumed in the default namespace.
+
+        A partition that goes to sleep deletes what everybody has acknowledged. A test that reads a topic from
+        the beginning to see that nothing is lost would miss it, wherever programs stand still for that long.
+        """
+        kept = "retention_time_in_minutes=-1", "retention_size_in_mb=-1"
+        self.head.run("pulsar-ray", "namespaces", "policies", "set", "public/default", "retention", *kept)
+
 
 def start_ray(node: Node, *place: str, **variables: str) -> None:
     """Run `ray start` on a node that is up; again where a busy machine lets Ray come up too late."""

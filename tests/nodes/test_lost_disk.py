@@ -29,6 +29,7 @@ with pulsar_ray.Client() as client:
 def test_partitions_of_a_lost_disk_begin_anew_and_consumers_go_on(ray_nodes: RayNodes) -> None:
     worker = ray_nodes.add_worker()
     head, shared = ray_nodes.head, ray_nodes.world.shared
+    ray_nodes.retain_all()
     ray_nodes.admin("topics.create_partitioned_topic", "t", 4)
     head.run("pulsar-ray", "brokers", "healthcheck")  # makes the heartbeat topics
 

@@ -110,6 +110,7 @@ def test_no_confirmed_message_is_lost_or_doubled(
     ray_nodes: RayNodes, harm: Callable[[RayNodes, Node], None]
 ) -> None:
     worker = ray_nodes.add_worker()
+    ray_nodes.retain_all()
     ray_nodes.admin("topics.create_partitioned_topic", "t", 4)
     head = ray_nodes.head
 

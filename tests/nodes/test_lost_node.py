@@ -46,6 +46,7 @@ with pulsar_ray.Client(operation_timeout_seconds=120) as client:
 def test_partitions_of_a_node_that_is_gone_go_on_elsewhere_with_all_that_was_confirmed(world: World) -> None:
     nodes, worker = _two_nodes(world, node_loss_seconds=0)
     head = nodes.head
+    nodes.retain_all()
     nodes.admin("topics.create_partitioned_topic", "t", 4)
     before = head.ask(_SEND, "t", "0", "80")
     lost = _store_of(head, worker)
@@ -64,6 +65,7 @@ def test_partitions_of_a_node_that_is_gone_go_on_elsewhere_with_all_that_was_con
 def test_a_node_is_taken_over_by_itself_under_load_and_comes_back_as_a_new_one(world: World) -> None:
     nodes, worker = _two_nodes(world, node_loss_seconds=LOSS_S)
     head, flow = nodes.head, Flow(world)
+    nodes.retain_all()
     nodes.admin("namespaces.create", "public/off")
     nodes.admin("namespaces.policies.set", "public/off", "remote_durability", "off")
     for topic in ("t", "ids", OFF):
@@ -107,6 +109,7 @@ def test_the_node_of_the_catalog_is_lost_under_load_and_everything_goes_on_elsew
     wait_until(lambda: _ships(head) == 2, DEADLINE_S, "both stores ship")
     lost = _store_of(head, worker)
     assert nodes.admin("broker")["catalog_host"] == worker.name
+    nodes.retain_all()
     nodes.admin("namespaces.create", "public/other")
     nodes.admin("namespaces.policies.set", "public/other", "message_ttl", 77)
     for topic in ("t", "ids", "unused"):
