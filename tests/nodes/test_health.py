@@ -64,9 +64,9 @@ def test_every_node_names_the_one_that_is_away_with_its_partitions(ray_nodes: Ra
         assert (code, report["healthy"], report["stores"]) == (UNHEALTHY, False, 2)
         assert ("store", stores[lost.name]) in errors(node)
         assert partitions_away(node) == 2
-        (store,) = [found for found in report["findings"] if found["kind"] == "store"]
-        assert lost.name in store["host"]
-        assert DATA_DIR in store["host"]
+        (store,) = [found for found in report["findings"] if found["subject"] == stores[lost.name]]
+        assert store["host"] == "", "no probe of a node that runs is about it"
+        assert f"last seen on {lost.name} ({DATA_DIR})" in store["reason"]
         assert "2 partitions are not served" in store["reason"]
         assert store["remedy"]
     (row,) = [row for row in listed(other) if row["host"] == lost.name]
