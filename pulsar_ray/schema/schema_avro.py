@@ -43,9 +43,7 @@ class AvroSchema(Schema):
         definition = schema_definition if self._codec is None else self._codec.definition()
         self._definition = definition
         self._parsed = _parsed(definition)
-        self._filling = _parsed(definition)
-        """The definition as it is written by: dicts may leave out what has a default."""
-        _put_values_for_defaults(self._filling)
+        self._filling = parsed_filling(definition)
         # Found once: an import in each call costs as much as a short value.
         self._reader, self._writer = reader_of(self._parsed), writer_of(self._parsed)
         super().__init__(record_cls, SchemaType.AVRO, json.dumps(definition, indent=1), "AVRO")
@@ -108,6 +106,16 @@ def parsed_writer(writer: TopicSchema) -> Any:
     from fastavro import parse_schema  # noqa: PLC0415
 
     return parse_schema(json.loads(writer.text))
+
+
+def parsed_filling(definition: Any) -> Any:
+    """Return a definition for writing, with values for defaults.
+
+    Dicts may leave out what has one. Raises ValueError.
+    """
+    parsed = _parsed(definition)
+    _put_values_for_defaults(parsed)
+    return parsed
 
 
 def _not_utf8(plain: Any, path: str) -> str:

@@ -129,6 +129,87 @@ def test_typed_values_are_sent_and_printed_as_json(run: Run, target: StubTarget,
     assert [json.loads(line)["item"] for line in printed.splitlines()] == ["book", "pen"]
 
 
+MEASURE = {
+    "type": "record",
+    "name": "Measure",
+    "fields": [
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2}},
+        {
+            "name": "at",
+            "type": ["null", {"type": "long", "logicalType": "timestamp-millis"}],
+            "default": None,
+        },
+        {"name": "count", "type": "int", "default": 0},
+        {"name": "raw", "type": "bytes", "default": "\u0001"},
+        {"name": "code", "type": {"type": "fixed", "name": "Code", "size": 2}, "default": "ab"},
+        {
+            "name": "part",
+            "type": [
+                {"type": "record", "name": "One", "fields": [{"name": "one", "type": "bytes"}]},
+                {"type": "record", "name": "Two", "fields": [{"name": "two", "type": "bytes"}]},
+            ],
+            "default": {"one": "x"},
+        },
+    ],
+}
+
+
+def test_typed_values_go_in_as_they_were_printed(run: Run, target: StubTarget) -> None:
+    with target.client() as client:
+        client.subscribe("measures", "s", initial_position=InitialPosition.Earliest).close()
+        client.create_producer("measures", schema=AvroSchema(None, MEASURE)).close()
+    whole = {
+        "price": "1.23",
+        "at": "2024-01-01 00:00:00+00:00",
+        "count": 3,
+        "raw": "r",
+        "code": "cd",
+        "part": {"two": "t"},
+    }
+    lines = json.dumps(whole) + '\n{"price": 4.5}\n'
+    assert run(target, "produce", "measures", "--typed", input=lines).exit_code == 0
+    printed = run(target, "consume", "measures", "-s", "s", "--no-follow").stdout.splitlines()
+    assert json.loads(printed[0]) == whole
+    assert json.loads(printed[1]) == {
+        "price": "4.50",
+        "at": None,
+        "count": 0,
+        "raw": "\x01",
+        "code": "ab",
+        "part": {"one": "x"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ('{"price": "much"}', "'much' is no number for the field 'price'"),
+        ('{"price": 1, "at": "noon"}', "'noon' is no time for the field 'at': give ISO 8601"),
+        ('{"price": 1, "count": 1.5}', "Measure.count is <1.5>"),
+        ('{"price": 1, "count": 1099511627776}', "Measure.count"),
+    ],
+)
+def test_a_typed_value_that_does_not_fit_is_not_sent(
+    run: Run, target: StubTarget, line: str, named: str
+) -> None:
+    with target.client() as client:
+        client.create_producer("measures", schema=AvroSchema(None, MEASURE)).close()
+    refused = run(target, "produce", "measures", "--typed", input=line)
+    assert refused.exit_code == 1
+    assert "line 1 has no value of the schema" in refused.stderr
+    assert named in refused.stderr
+
+
+def test_what_has_a_default_may_be_left_out_of_typed_values(run: Run, target: StubTarget) -> None:
+    with target.client() as client:
+        client.subscribe("orders", "s", initial_position=InitialPosition.Earliest).close()
+        client.create_producer("orders", schema=JsonSchema(Order)).close()
+        sent = run(target, "produce", "orders", "--typed", input='{"item": "pen"}\n')
+        assert sent.exit_code == 0, sent.stderr
+        consumer = client.subscribe("orders", "s", schema=Order)
+        assert consumer.receive(timeout_millis=10_000).value() == Order("pen")
+
+
 def test_values_without_a_schema_and_texts_are_printed_as_they_are(run: Run, target: StubTarget) -> None:
     with target.client() as client:
         client.subscribe("texts", "s", initial_position=InitialPosition.Earliest).close()
