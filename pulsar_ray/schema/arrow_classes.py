@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import types
 import typing
@@ -12,7 +11,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from pulsar_ray.schema.class_fields import declared_fields, has_default, hints_of, is_class, is_model
+from pulsar_ray.client.options.checks import is_class, is_class_of_values
+from pulsar_ray.schema.class_fields import declared_fields, has_default, hints_of
 
 _SIMPLE: dict[Any, pa.DataType] = {
     bool: pa.bool_(),
@@ -51,7 +51,7 @@ class ArrowClass:
 
     def __init__(self, kind: Any) -> None:
         """Raises TypeError for what has no columns, with the name of the field."""
-        if not (isinstance(kind, type) and (dataclasses.is_dataclass(kind) or is_model(kind))):
+        if not is_class_of_values(kind):
             raise TypeError(
                 f"ArrowSchema needs a pa.Schema, a dataclass or a pydantic model, not {kind!r:.100}"
             )
@@ -93,9 +93,10 @@ def _read(kind: Any, columns: list[_Column], row: dict[str, Any], lacking: Colle
 def _columns(kind: Any, outer: tuple[Any, ...]) -> list[_Column]:
     if kind in outer:
         raise TypeError(f"{kind.__name__} contains itself, and columns cannot: use JsonSchema or AvroSchema")
-    hints = hints_of(kind)
+    fields = declared_fields(kind)
+    hints = hints_of(kind, [name for name, _, _ in fields])
     columns = []
-    for name, keyword, default in declared_fields(kind):
+    for name, keyword, default in fields:
         where = f"{kind.__name__}.{name}"
         data_type, is_optional, write, read = _of_hint(hints[name], where, (*outer, kind))
         is_left_out = has_default(default) and not is_optional
@@ -132,7 +133,7 @@ def _of_hint(hint: Any, where: str, outer: tuple[Any, ...]) -> tuple[pa.DataType
         return kind, False, *(_each(write, _of_dict), _each(read, _of_dict))
     if is_class(hint) and issubclass(hint, Enum):
         return pa.string(), False, lambda member: member.name, lambda name: hint[name]
-    if is_class(hint) and (dataclasses.is_dataclass(hint) or is_model(hint)):
+    if is_class_of_values(hint):
         columns = _columns(hint, outer)
         inner_kind = hint
         return (

@@ -15,15 +15,17 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import sys
 import types
 import typing
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import date, datetime, timedelta, timezone
 from enum import Enum
 from typing import Any, Final
 
+from pulsar_ray.client.options.checks import is_class, is_class_of_values
 from pulsar_ray.schema.definition import Array, Boolean, Bytes, CustomEnum, Double, Field, Long, Map, String
 from pulsar_ray.schema.forms import CONSTRUCTED, WRITES_AVRO, Reading, Writing, as_default
 from pulsar_ray.schema.named_types import NamedTypes
@@ -39,17 +41,6 @@ class _Unsaid(Enum):
 _NO_DEFAULT: Final[Any] = _Unsaid.NO_DEFAULT
 _UNKNOWN: Final[Any] = _Unsaid.UNKNOWN
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
-
-
-def is_class(hint: Any) -> bool:
-    """Whether a hint is a class; Python 3.10 takes set[int] for one too."""
-    return isinstance(hint, type) and typing.get_origin(hint) is None
-
-
-def is_model(kind: type) -> bool:
-    """Whether this is a pydantic model; pydantic is there if there is one."""
-    pydantic = sys.modules.get("pydantic")
-    return pydantic is not None and issubclass(kind, pydantic.BaseModel)
 
 
 class _Logical(Field):
@@ -160,10 +151,10 @@ class ClassField(Field):
         if known.setdefault(kind.__name__, self) is not self:
             raise TypeError(f"Two classes are called {kind.__name__}, and one schema has both: rename one")
         self._kind = kind
-        hints = hints_of(kind)
+        fields = declared_fields(kind)
+        hints = hints_of(kind, [name for name, _, _ in fields])
         self.attributes = [
-            _attribute(kind, name, keyword, hints[name], default, known)
-            for name, keyword, default in declared_fields(kind)
+            _attribute(kind, name, keyword, hints[name], default, known) for name, keyword, default in fields
         ]
 
     def type(self) -> str:
@@ -268,18 +259,25 @@ def _keyword(model: Any, name: str, alias: Any) -> str:
     )
 
 
-def hints_of(kind: type) -> dict[str, Any]:
+def hints_of(kind: type, fields: Collection[str]) -> dict[str, Any]:
     """Return the types of a class's fields.
 
     Raises TypeError for one that is not known here.
     """
+    hints: dict[str, Any] = {}
     try:
-        return typing.get_type_hints(kind, include_extras=True)
+        for base in reversed(kind.__mro__):
+            # Other hints may be no types, as KW_ONLY, or stand for what only a type checker has.
+            own = {name: hint for name, hint in inspect.get_annotations(base).items() if name in fields}
+            module = getattr(sys.modules.get(base.__module__), "__dict__", {})
+            part = type(base.__name__, (), {"__annotations__": own})
+            hints |= typing.get_type_hints(part, {**vars(base)}, module, include_extras=True)
     except NameError as error:
         raise TypeError(
             f"The hints of {kind.__name__} are text, and {error} where its module {kind.__module__!r} runs: "
             "make the schema where the class is defined, or define the class in a module of its own"
         ) from None
+    return hints
 
 
 def has_default(default: Any) -> bool:
@@ -351,7 +349,7 @@ def _field_of(hint: Any, where: str, known: dict[str, ClassField]) -> Field:
         return Map(_field_of(arguments[1], f"{where}[]", known), required=True)
     if is_class(hint) and issubclass(hint, Enum):
         return CustomEnum(hint, required=True)
-    if is_class(hint) and (dataclasses.is_dataclass(hint) or is_model(hint)):
+    if is_class_of_values(hint):
         field = known.get(hint.__name__)
         return field if field is not None and field.python_type() is hint else ClassField(hint, known)
     raise TypeError(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, Protocol
 
-from pulsar_ray.schema.class_fields import ClassCodec, is_model
+from pulsar_ray.client.options.checks import is_class, is_class_of_values
+from pulsar_ray.schema.class_fields import ClassCodec
 from pulsar_ray.schema.definition import Record
 from pulsar_ray.schema.forms import Reading, Writing
 
@@ -47,9 +47,9 @@ def too_deep(name: str) -> ValueError:
 
 def codec_of(record_cls: Any) -> Codec:
     """Raises TypeError for what is no class of such values."""
-    if isinstance(record_cls, type) and issubclass(record_cls, Record):
+    if is_class(record_cls) and issubclass(record_cls, Record):
         return RecordCodec(record_cls)
-    if isinstance(record_cls, type) and (dataclasses.is_dataclass(record_cls) or is_model(record_cls)):
+    if is_class_of_values(record_cls):
         return ClassCodec(record_cls)
     raise TypeError(
         f"A schema needs a Record class, a dataclass or a pydantic model, not {record_cls!r:.100}"

@@ -10,10 +10,12 @@ import base64
 import binascii
 import copy
 import math
+import typing
 from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, ClassVar, Final
 
+from pulsar_ray.client.options.checks import is_class
 from pulsar_ray.schema.forms import CONSTRUCTED, WRITES_AVRO, Reading, Writing, as_default
 from pulsar_ray.schema.named_types import NamedTypes
 
@@ -263,7 +265,7 @@ class CustomEnum(Field):
         required: bool = False,
         required_default: bool = False,
     ) -> None:
-        if not issubclass(enum_type, Enum):
+        if not (is_class(enum_type) and issubclass(enum_type, Enum)):
             raise TypeError(f"{enum_type} is not a valid Enum type")
         self.enum_type = enum_type
         # No field is given by another value, and not each can be a key.
@@ -318,9 +320,9 @@ class CustomEnum(Field):
 
 def _template(x: Any) -> Any:
     """The field that stands for what was given as the type of items."""
-    if isinstance(x, type) and issubclass(x, Record):
+    if is_class(x) and issubclass(x, Record):
         return x()
-    if isinstance(x, type) and issubclass(x, Enum):
+    if is_class(x) and issubclass(x, Enum):
         return CustomEnum(x)
     return x
 
@@ -451,15 +453,21 @@ def _field_of(record: str, name: str, value: Any) -> Any:
     """The field that an attribute of a record declares, None if it is something else."""
     if isinstance(value, (Field, Record)):
         return value
-    if not isinstance(value, type):
+    if not is_class(value):
+        if typing.get_origin(value) in _FIELD_OF:
+            raise _no_field(name, record, typing.get_origin(value))
         return None
     if issubclass(value, (Record, Enum)):
         return _template(value)
     if issubclass(value, Field):
         raise TypeError(f"Field {name} of {record} is a class: write {value.__name__}(...)")
     if value in _FIELD_OF:
-        raise TypeError(f"Field {name} of {record} is no field: write {_FIELD_OF[value]}")
+        raise _no_field(name, record, value)
     return None
+
+
+def _no_field(name: str, record: str, kind: Any) -> TypeError:
+    return TypeError(f"Field {name} of {record} is no field: write {_FIELD_OF[kind]}")
 
 
 class RecordMeta(type):

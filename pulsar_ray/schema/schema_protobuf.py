@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from pulsar_ray.client.options.checks import is_class
 from pulsar_ray.client.options.schema import Schema
 from pulsar_ray.errors import OperationNotSupported
 from pulsar_ray.model.enums import SchemaType
@@ -28,9 +29,9 @@ class ProtobufNativeSchema(Schema):
             raise OperationNotSupported("ProtobufNativeSchema needs protobuf: pip install protobuf")
         from google.protobuf.message import Message  # noqa: PLC0415 - only those who use Protobuf need it
 
-        if not (isinstance(record_cls, type) and issubclass(record_cls, Message)):
+        if not (is_class(record_cls) and issubclass(record_cls, Message)):
             raise TypeError(f"record_cls must be a protobuf Message subclass, got {record_cls!r}")
-        descriptor: Any = record_cls.DESCRIPTOR  # type: ignore[attr-defined]  # a generated class has it
+        descriptor: Any = record_cls.DESCRIPTOR  # a generated class has it
         text = json.dumps(_description(descriptor), indent=1)
         super().__init__(record_cls, SchemaType.PROTOBUF_NATIVE, text, "PROTOBUF_NATIVE")
 

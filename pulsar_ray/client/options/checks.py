@@ -5,6 +5,9 @@ A wrong type or range is a ValueError that says what is allowed.
 
 from __future__ import annotations
 
+import dataclasses
+import sys
+import typing
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Any, TypeVar
@@ -133,3 +136,17 @@ def check_metadata(name: str, value: Any) -> None:
         raise ValueError(
             f"{name} has {size} bytes of names and values: at most {MAX_METADATA_BYTES} are kept"
         )
+
+
+def is_class(given: Any) -> bool:
+    """Whether it is a class; Python 3.10 takes set[int] for one too."""
+    return isinstance(given, type) and typing.get_origin(given) is None
+
+
+def is_class_of_values(given: Any) -> bool:
+    """Whether it is a dataclass or a pydantic model."""
+    if not is_class(given):
+        return False
+    pydantic = sys.modules.get("pydantic")
+    is_model = pydantic is not None and issubclass(given, pydantic.BaseModel)
+    return is_model or dataclasses.is_dataclass(given)

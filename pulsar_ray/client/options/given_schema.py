@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
-import sys
 from typing import Annotated, Any
 
-from pulsar_ray.client.options.checks import check_type
+from pulsar_ray.client.options.checks import check_type, is_class_of_values
 from pulsar_ray.client.options.schema import Schema
 
 
 def as_schema(given: Any) -> Any:
     """Return JSON of a dataclass or pydantic model; all else as it is."""
-    if isinstance(given, type) and not issubclass(given, Schema) and is_class_of_values(given):
+    if is_class_of_values(given) and not issubclass(given, Schema):
         from pulsar_ray.schema.schema import JsonSchema  # noqa: PLC0415 - only those who use classes need it
 
         return JsonSchema(given)
     return given
-
-
-def is_class_of_values(given: type) -> bool:
-    """Whether it is a dataclass or a pydantic model."""
-    pydantic = sys.modules.get("pydantic")
-    is_model = pydantic is not None and issubclass(given, pydantic.BaseModel)
-    return is_model or dataclasses.is_dataclass(given)
 
 
 def check_schema(name: str, given: Any) -> None:

@@ -3,10 +3,10 @@ from __future__ import annotations
 import json
 import pickle
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import date, datetime, timezone
 from enum import Enum
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any, ClassVar, Optional
 
 import pydantic
 import pytest
@@ -213,6 +213,20 @@ def test_models_come_back_whatever_their_fields_are_called_when_given(make: Any)
         assert schema.decode(schema.encode(value)) == value
     with pytest.raises(TypeError, match=r"Field _OfPath\.value .*set validate_by_name"):
         make(_OfPath)
+
+
+@dataclass
+class _KeywordsOnly:
+    name: str
+    _: KW_ONLY
+    size: int = 3
+    cache: ClassVar[Unheard] = None  # type: ignore[name-defined]  # noqa: F821 - as if for type checkers alone
+
+
+def test_hints_of_what_is_no_field_may_be_anything() -> None:
+    value = _KeywordsOnly("n", size=4)
+    for schema in (JsonSchema(_KeywordsOnly), AvroSchema(_KeywordsOnly), ArrowSchema(_KeywordsOnly)):
+        assert schema.decode(schema.encode(value)) == value
 
 
 def test_hints_that_are_known_elsewhere_only_are_refused() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from pulsar_ray.schema import (
     Array,
+    ArrowSchema,
     AvroSchema,
     Boolean,
     Bytes,
@@ -23,6 +24,7 @@ from pulsar_ray.schema import (
     Long,
     Map,
     Null,
+    ProtobufNativeSchema,
     Record,
     String,
 )
@@ -146,9 +148,14 @@ def test_undeclared_names() -> None:
         (lambda: Array("x"), "Argument x is not a Record or a Field"),
         (lambda: Map(int), "Argument int is not a Record or a Field"),
         (lambda: CustomEnum(int), "is not a valid Enum type"),  # type: ignore[arg-type]
+        (lambda: CustomEnum("x"), "x is not a valid Enum type"),  # type: ignore[arg-type]
         (lambda: type("X", (Record,), {"f": int}), r"Field f of X is no field: write Long\(\)"),
+        (lambda: type("X", (Record,), {"f": list[int]}), r"Field f of X is no field: write Array\("),
         (lambda: type("X", (Record,), {"f": Integer}), r"Field f of X is a class: write Integer\(...\)"),
         (lambda: JsonSchema(dict), "needs a Record class, a dataclass or a pydantic model"),
+        (lambda: JsonSchema(list[int]), "needs a Record class, a dataclass or a pydantic model"),
+        (lambda: ArrowSchema(set[int]), "needs a pa.Schema, a dataclass or a pydantic model"),
+        (lambda: ProtobufNativeSchema(list[int]), "must be a protobuf Message subclass"),
         (lambda: JsonSchema(None), "needs a Record class, a dataclass or a pydantic model"),
     ],
 )

@@ -196,8 +196,8 @@ class ConnectedProducers:
         if self._policies.settings.is_schema_validation_enforced and request.schema_version == NO_SCHEMA:
             raise IncompatibleSchema(
                 "Producers cannot connect or send message without a schema to topics with a schema when "
-                "SchemaValidationEnforced is enabled: give create_producer a schema, or set the policy "
-                "schema_validation_enforced"
+                "SchemaValidationEnforced is enabled: give create_producer a schema, or switch the "
+                "policy schema_validation_enforced off for the topic"
             )
 
     def _check_limit(self) -> None:
