@@ -12,6 +12,7 @@ import contextlib
 import grp
 import os
 import pwd
+import shlex
 import socket
 import stat
 from collections.abc import Iterator
@@ -229,7 +230,7 @@ def _refuse_planted(descriptor: int, path: Path | str, mode: int) -> None:
             if not is_trusted_user(entry.stat(follow_symlinks=False).st_uid):
                 raise UntrustedPath(
                     f"others may write in {path} (mode {mode:04o}) and have put {entry.name!r} there: look "
-                    f"at what it holds, remove what is not yours, and `chmod 700 {path}`"
+                    f"at what it holds, remove what is not yours, and `chmod 700 {shlex.quote(str(path))}`"
                 )
 
 

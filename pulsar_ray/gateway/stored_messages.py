@@ -60,7 +60,7 @@ class StoredMessageRoutes:
     async def id_at(self, request: web.Request) -> web.Response:
         """Return the id of the first message that was published at a time or later.
 
-        Behind the end it is the place of the next one.
+        Behind the end it is the place of the next one; -1:-1, the earliest, where nothing was ever stored.
         """
         time_ms = number_of("time", request.match_info["time"])
         topic = await self._checked(request)
@@ -68,6 +68,8 @@ class StoredMessageRoutes:
         if message is not None:
             return found(described_id(message.message_id()))
         last = await self._call(self._call.admin.topics.get_last_message_id, topic)
+        if last.ledger_id() < 0:
+            return found(described_id(last))
         return found(described_id(MessageId(last.partition(), last.ledger_id(), last.entry_id() + 1)))
 
     async def _checked(self, request: web.Request) -> str:

@@ -6,6 +6,7 @@ Decides; whoever asks talks to the stores.
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -74,11 +75,11 @@ class Membership:
         if had:
             return (
                 f"{path} is empty, but this node had store {had[0]}: mount its disk, or if that is lost for "
-                f"good, run `pulsar-ray init-store {path} --replace` there"
+                f"good, run `pulsar-ray init-store {shlex.quote(path)} --replace` there"
             )
         if self.takes_empty:
             return ""
-        return f"{path} holds no store: run `pulsar-ray init-store {path}` there to use its disk"
+        return f"{path} holds no store: run `pulsar-ray init-store {shlex.quote(path)}` there to use its disk"
 
     def is_expected(self, host: str) -> bool:
         """Whether a node without a store lacks one that was there."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable, Iterator
 
 import click
@@ -193,7 +194,7 @@ def compact(target: Target, topic: str) -> None:
       pulsar-ray topics compact prices
     """
     target.ask(lambda topics: topics.compact(topic))
-    write_line(f"compaction of {topic} has begun: pulsar-ray topics compaction-status {topic}")
+    write_line(f"compaction of {topic} has begun: pulsar-ray topics compaction-status {shlex.quote(topic)}")
 
 
 @topics.of("topic")
@@ -216,7 +217,7 @@ def offload(target: Target, topic: str, back: bool) -> None:
     """
     target.ask(lambda topics: topics.fetch_back(topic) if back else topics.offload(topic))
     what = "fetching back" if back else "offload"
-    write_line(f"{what} of {topic} has begun: pulsar-ray topics offload-status {topic}")
+    write_line(f"{what} of {topic} has begun: pulsar-ray topics offload-status {shlex.quote(topic)}")
 
 
 @topics.of("topic")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -221,7 +222,7 @@ def _warn_if_nothing_keeps(target: Target, topic: str, what: str) -> None:
     if not any(subscription["isDurable"] for subscription in subscriptions):
         warn(
             f"{topic} has no subscription and no retention, so nothing keeps {what}. "
-            f"Create one first: pulsar-ray consume {topic} -s NAME --no-follow"
+            f"Create one first: pulsar-ray consume {shlex.quote(topic)} -s NAME --no-follow"
         )
 
 

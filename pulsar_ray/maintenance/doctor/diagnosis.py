@@ -7,6 +7,7 @@ for a doctor says what has been looked at.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 
 from pulsar_ray.broker.health.disk_level import REMEDY, DiskLevel, judge_disk
@@ -248,7 +249,8 @@ def diagnose_ray_doors(doors: Sequence[RayDoor], open_token_file: str) -> list[F
         found.append(_found(WARNING, "access", reason, remedy))
     if open_token_file:
         reason = f"other users may read or change {open_token_file}, the token for Ray"
-        remedy = f"`chmod 600 {open_token_file}`; if anybody else uses this machine, make another token"
+        closing = f"chmod 600 {shlex.quote(open_token_file)}"
+        remedy = f"`{closing}`; if anybody else uses this machine, make another token"
         found.append(_found(WARNING, "access", reason, remedy))
     if found:
         return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import stat
 import time
 from collections.abc import Iterator
@@ -291,7 +292,7 @@ def _check_no_copy(path: Path) -> None:
         made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(identity.copied_ms / 1000))
         raise NotOurDataDirectory(
             f"{path} is a backup of store {identity.store_id}, made {made}: if it is to take the place of "
-            f"that one, run `pulsar-ray adopt {path}`, and never serve both"
+            f"that one, run `pulsar-ray adopt {shlex.quote(str(path))}`, and never serve both"
         )
 
 

@@ -33,9 +33,10 @@ class FakeProducer:
     delays: list[tuple[int | None, timedelta | None]] = field(default_factory=list)
     waiting: list[Any] = field(default_factory=list)
     asked: int = 0
+    name: str = "t"
 
     def topic(self) -> str:
-        return "persistent://public/default/t"
+        return f"persistent://public/default/{self.name}"
 
     def send_async(
         self,

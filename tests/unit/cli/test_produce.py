@@ -63,9 +63,11 @@ def test_options_reach_the_producer(run: Run) -> None:
 
 
 def test_it_warns_when_nothing_keeps_the_lines(run: Run) -> None:
-    target = FakeTarget()
+    target = FakeTarget(FakeProducer(name="a $b"))
     target.the_admin.topic_stats = {"subscriptions": {"reader": {"isDurable": False}}}
-    assert "nothing keeps these lines" in run(target, "produce", "t", input="x\n").stderr
+    warned = run(target, "produce", "a $b", input="x\n").stderr
+    assert "nothing keeps these lines" in warned
+    assert "pulsar-ray consume 'persistent://public/default/a $b' -s NAME" in warned
     target.the_admin.retention = (10, -1)
     assert "nothing keeps" not in run(target, "produce", "t", input="x\n").stderr
     target.the_admin.retention = (10, 0)

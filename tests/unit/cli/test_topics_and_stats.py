@@ -89,6 +89,8 @@ def test_compacting(run: Run) -> None:
     target = FakeTarget()
     begun = run(target, "topics", "compact", "t").stdout
     assert begun == "compaction of t has begun: pulsar-ray topics compaction-status t\n"
+    spaced = run(FakeTarget(), "topics", "compact", "a $b").stdout
+    assert spaced == "compaction of a $b has begun: pulsar-ray topics compaction-status 'a $b'\n"
     status = json.loads(run(target, "topics", "compaction-status", "t").stdout)
     assert status == {"status": "RUNNING", "last_error": "", "progress": 0.5}
     calls = [call for call in target.the_admin.calls if call != "close"]

@@ -85,6 +85,15 @@ def test_an_id_is_found_by_its_time(call: Http, client: Client, name: str, ids: 
     assert call("GET", f"{path}/soon").status == 400
 
 
+def test_the_id_of_an_empty_topic_is_its_beginning(call: Http, name: str) -> None:
+    path = f"{PERSISTENT}/{name}-empty"
+    call.ok("PUT", path)
+    call.ok("PUT", f"{path}/subscription/s")
+    beginning = call.ok("GET", f"{path}/messageid/{int(time.time() * 1000)}")
+    assert (beginning["ledgerId"], beginning["entryId"]) == (-1, -1)
+    assert call("POST", f"{path}/subscription/s/resetcursor", beginning).status == 204
+
+
 def test_messages_expire_up_to_an_id(call: Http, client: Client, name: str, ids: list[MessageId]) -> None:
     path = f"{PERSISTENT}/{name}/subscription/s"
     client.subscribe(name, "s", initial_position=InitialPosition.Earliest).close()

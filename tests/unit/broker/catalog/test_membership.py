@@ -61,6 +61,8 @@ def test_stores_of_version_0_1_are_taken_in_if_the_catalog_knows_them_or_on_a_wo
 
 def test_an_empty_directory_needs_a_word_and_one_that_had_a_store_another(membership: Membership) -> None:
     assert "pulsar-ray init-store /data" in membership.refusal(described(None))
+    spaced = {**described(None), "path": "/my data"}
+    assert "`pulsar-ray init-store '/my data'`" in membership.refusal(spaced)
     assert not membership.is_expected("new")
     open_to_all = dataclasses.replace(membership, takes_empty=True)
     assert open_to_all.refusal(described(None)) == ""

@@ -188,6 +188,8 @@ def test_a_token_that_others_may_read_guards_nothing() -> None:
     assert told(diagnosis.diagnose_ray_doors([], "")) == []
     (found,) = diagnosis.diagnose_ray_doors([], "/home/ada/.ray/auth_token")
     assert found.remedy.startswith("`chmod 600 /home/ada/.ray/auth_token`")
+    (found,) = diagnosis.diagnose_ray_doors([], "/home/ada l/auth_token")
+    assert found.remedy.startswith("`chmod 600 '/home/ada l/auth_token'`")
 
 
 def test_java() -> None:
