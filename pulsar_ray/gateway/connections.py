@@ -8,12 +8,12 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from pulsar_ray.broker.serving.logs.line_limits import audit
 from pulsar_ray.gateway.body_room import BodyRoom
 from pulsar_ray.gateway.replies import Handler, Refusal, refused
 from pulsar_ray.lane.waiting import within
@@ -136,11 +136,17 @@ class Connections:
     ) -> None:
         handshake_s = None if context is None else self._head_s
         try:
-            # OSError is also that of a handshake that fails or takes too long.
-            with suppress(OSError, asyncio.TimeoutError):
-                await asyncio.get_running_loop().connect_accepted_socket(
-                    lambda: entrance, accepted, ssl=context, ssl_handshake_timeout=handshake_s
-                )
+            address = accepted.getpeername()[0]
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: entrance, accepted, ssl=context, ssl_handshake_timeout=handshake_s
+            )
+        except ssl.SSLError as error:
+            # The client itself sees only that its connection has ended.
+            if reason := _certificate_problem(error):
+                audit("%r at %s: TLS handshake refused: %s", "", address, reason)
+        except (OSError, asyncio.TimeoutError):
+            # Such as those of a handshake that the other side leaves, or that takes too long.
+            pass
         finally:
             self._entrances.discard(entrance)
 
@@ -228,6 +234,13 @@ class Connections:
             return await handler(request)
         finally:
             self._room.give_back(size)
+
+
+def _certificate_problem(error: ssl.SSLError) -> str:
+    """Return why a client's certificate was refused, "" for what else ends handshakes."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message
+    return "no certificate" if error.reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE" else ""
 
 
 class _Entrance(asyncio.Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import ssl
 from collections.abc import Mapping
@@ -9,6 +10,8 @@ from typing import Any
 
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import InvalidConfiguration
+
+logger = logging.getLogger(__name__)
 
 OLDEST = ssl.TLSVersion.TLSv1_2
 
@@ -31,8 +34,9 @@ class ServerTls:
         if state != self._seen:
             try:
                 self._current = self._made()
-            except InvalidConfiguration:
-                # Half exchanged: the former one until certificate and key fit.
+            except InvalidConfiguration as error:
+                # Half exchanged, perhaps: the former one until certificate and key fit.
+                logger.warning("the former certificate is shown, for %s", error.text)
                 return
             finally:
                 connection.context = self._current

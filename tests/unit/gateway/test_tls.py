@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import logging
 import socket
 import ssl
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pulsar_ray.broker.serving.logs.line_limits import AUDIT
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray.gateway import application, connections
@@ -38,7 +40,9 @@ def get(url: str, ca: Path, certificate: tuple[str, str] | None = None) -> tuple
         connection.close()
 
 
-def test_new_connections_are_shown_the_certificate_of_the_moment(tmp_path: Path) -> None:
+def test_new_connections_are_shown_the_certificate_of_the_moment(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     signer = Signer(tmp_path)
     certificate, key = signer.give("first", "server")
     with serving(tmp_path / "broker", tls_certificate_file_path=certificate, tls_key_file_path=key) as server:
@@ -48,6 +52,7 @@ def test_new_connections_are_shown_the_certificate_of_the_moment(tmp_path: Path)
         assert get(server.url, signer.file) == (200, "second")
         Path(key).write_text("half written")
         assert get(server.url, signer.file) == (200, "second")
+        assert f"tls_key_file_path '{key}' cannot be used" in caplog.text
         signer.give("third", "server")
         assert get(server.url, signer.file) == (200, "third")
 
@@ -83,7 +88,8 @@ def test_handshakes_count_among_the_connections(tmp_path: Path, monkeypatch: pyt
         wait_until(is_served, what="room for another one")
 
 
-def test_the_common_name_of_a_client_is_its_role(tmp_path: Path) -> None:
+def test_the_common_name_of_a_client_is_its_role(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, AUDIT)
     signer, stranger = Signer(tmp_path), Signer(tmp_path, "stranger")
     certificate, key = signer.give("server", "server")
     with serving(
@@ -102,6 +108,27 @@ def test_the_common_name_of_a_client_is_its_role(tmp_path: Path) -> None:
             with pytest.raises((ssl.SSLError, ConnectionError)):
                 get(server.url, signer.file, wrong)
         assert get(server.url, signer.file)[0] == 401
+        for reason in ("unable to get local issuer certificate", "certificate has expired"):
+            assert f"'' at 127.0.0.1: TLS handshake refused: {reason}" in caplog.text
+
+
+def test_a_client_without_a_certificate_is_noted_where_one_is_required(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, AUDIT)
+    signer = Signer(tmp_path)
+    certificate, key = signer.give("server", "server")
+    with serving(
+        tmp_path / "broker",
+        tls_certificate_file_path=certificate,
+        tls_key_file_path=key,
+        tls_trust_certs_file_path=str(signer.file),
+        tls_require_trusted_client_cert_on_connect=True,
+    ) as server:
+        assert get(server.url, signer.file, signer.give("shop", "shop"))[0] == 200
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            get(server.url, signer.file)
+        wait_until(lambda: "TLS handshake refused: no certificate" in caplog.text, 30)
 
 
 def test_files_and_settings_that_cannot_be_used_are_said(tmp_path: Path) -> None:
