@@ -316,6 +316,8 @@ def null_places(array: pa.Array, field: pa.Field, path: str) -> Iterator[tuple[s
 
     It is -1 within lists.
     """
+    if pa.types.is_dictionary(array.type) and array.dictionary.null_count:
+        array = array.dictionary_decode()
     if not field.nullable and array.null_count:
         yield path, array.is_null().index(pa.scalar(True)).as_py()
     kind = field.type

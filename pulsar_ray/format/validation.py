@@ -1,4 +1,4 @@
-"""Validates columns that others have written: a bad offset would end the process."""
+"""Validates columns that others have made: a bad offset would end the process."""
 
 from __future__ import annotations
 
@@ -26,6 +26,18 @@ def validate_batch(batch: pa.RecordBatch) -> None:
                     as_bytes, len(column), buffers, column.null_count, column.offset
                 )
         checked.validate(full=True)
+
+
+def check_given(data: pa.Table | pa.RecordBatch) -> None:
+    """Look at a table of a user as whoever receives it will.
+
+    Raises ValueError, which names the column, for memory that no value of its type could have.
+    """
+    for name, column in zip(data.schema.names, data.columns, strict=True):
+        try:
+            column.validate(full=True)
+        except pa.ArrowException as error:
+            raise ValueError(f"column {name!r} of type {column.type} is no valid Arrow: {error}") from None
 
 
 def _is_ascii(data: pa.Buffer | None) -> bool:

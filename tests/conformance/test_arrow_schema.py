@@ -383,6 +383,9 @@ def test_values_that_do_not_fit_are_refused_where_they_are_given(value: Any, err
         ArrowSchema(ORDERS).encode(value)
 
 
+NO_TEXT = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers())
+
+
 @pytest.mark.parametrize(
     ("table", "said"),
     [
@@ -395,6 +398,7 @@ def test_values_that_do_not_fit_are_refused_where_they_are_given(value: Any, err
         ),
         ({"id": pa.array([1]), "price": pa.array(["a"])}, "column 'price' of type string"),
         ({"id": pa.array([1]), "key": pa.array([1.5])}, "column 'key'"),
+        ({"id": pa.array([1]), "customer": NO_TEXT}, "column 'customer' of type string is no valid Arrow"),
     ],
 )
 def test_tables_that_do_not_fit_are_refused(

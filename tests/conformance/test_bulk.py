@@ -201,6 +201,10 @@ def test_wrong_tables_are_refused_with_what_is_allowed(broker: Broker, client: C
     ):
         with pytest.raises(ValueError):
             producer.send_arrow(wrong)
+    no_text = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers())
+    named = pa.MapArray.from_arrays([0, 1], no_text, no_text)
+    with pytest.raises(ValueError, match=r"column 'properties' of type .* is no valid Arrow: .*UTF8"):
+        producer.send_arrow(pa.table({"value": [b"x"], "properties": named}))
     with pytest.raises(ValueError, match="Table or RecordBatch"):
         producer.send_arrow([b"a"])
     with pytest.raises(MessageTooBig):

@@ -40,6 +40,7 @@ from pulsar_ray.format.delivery_times import encode_times
 from pulsar_ray.format.metadata import BlockMetadata, encode_producer_fields
 from pulsar_ray.format.payload import encode_batch, encode_table
 from pulsar_ray.format.table import DELIVER_AT, normalize_table, split_rows, split_table
+from pulsar_ray.format.validation import check_given
 from pulsar_ray.lane.waiting import Completion
 from pulsar_ray.model.enums import BatchingType
 from pulsar_ray.model.message_id import DUPLICATE_LEDGER, MessageId, entry_at
@@ -167,6 +168,8 @@ class BulkSend:
             )
         if not isinstance(data, (pa.Table, pa.RecordBatch)):
             raise ValueError(f"send_arrow takes a pyarrow Table or RecordBatch, not {type(data).__name__}")
+        # Else it would be stored, and nobody could read its blocks.
+        check_given(data)
         typed = self._options.schema.typed
         table = normalize_table(data) if typed is None else typed.of_table(data)
         if _DELIVER_AT in table.column_names:

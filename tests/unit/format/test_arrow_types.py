@@ -131,6 +131,8 @@ def test_nulls_are_found_where_there_must_be_none() -> None:
     assert list(null_places(pa.array([[{"a": None}]], field.type), field, "x")) == [("x[].a", -1)]
     plain = pa.field("x", pa.int8(), nullable=False)
     assert list(null_places(pa.array([1, None]), plain, "x")) == [("x", 1)]
+    coded = pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int8()), pa.array(["a", None]))
+    assert list(null_places(coded, pa.field("x", coded.type, nullable=False), "x")) == [("x", 1)]
 
 
 def test_nulls_are_found_in_maps() -> None:
