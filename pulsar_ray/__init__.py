@@ -38,6 +38,7 @@ _MODULES = {
     ),
     "pulsar_ray.client.client": ("Client",),
     "pulsar_ray.client.consumer.consumer": ("Consumer",),
+    "pulsar_ray.client.encryption.encryption_context": ("EncryptionContext", "EncryptionKey"),
     "pulsar_ray.client.options.crypto_key_reader": ("CryptoKeyReader",),
     "pulsar_ray.client.options.loggers": ("ConsoleLogger", "FileLogger"),
     "pulsar_ray.client.received.message": ("Message",),
@@ -87,6 +88,8 @@ if TYPE_CHECKING:
     from pulsar_ray.client.consumer.consumer import Consumer as Consumer
     from pulsar_ray.client.consumer.reader import Reader as Reader
     from pulsar_ray.client.consumer.table_view import TableView as TableView
+    from pulsar_ray.client.encryption.encryption_context import EncryptionContext as EncryptionContext
+    from pulsar_ray.client.encryption.encryption_context import EncryptionKey as EncryptionKey
     from pulsar_ray.client.options.authentication import Authentication as Authentication
     from pulsar_ray.client.options.authentication import AuthenticationToken as AuthenticationToken
     from pulsar_ray.client.options.crypto_key_reader import CryptoKeyReader as CryptoKeyReader

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from pulsar_ray.errors import CorruptData, CryptoError, InvalidMessage
+from pulsar_ray.errors import CorruptData, InvalidMessage
 from pulsar_ray.format.block import (
     CHUNK,
     ENCRYPTED,
@@ -16,7 +16,7 @@ from pulsar_ray.format.block import (
 from pulsar_ray.format.checksum import Buffer, checksum
 from pulsar_ray.format.compression import MAX_CHUNKED_LENGTH, decompress
 from pulsar_ray.format.metadata import ChunkInfo
-from pulsar_ray.format.payload import DecodedBlock
+from pulsar_ray.format.payload import DecodedBlock, Decrypt, decrypted, without_key
 
 CHECKED_HEADER_BYTES = 64
 """Bytes of a header before its checksum."""
@@ -29,9 +29,10 @@ class ChunkedPayload:
     wrongly.
     """
 
-    def __init__(self, stored_bytes: int) -> None:
+    def __init__(self, stored_bytes: int, decrypt: Decrypt = without_key) -> None:
         """Begin a message whose blocks have so many bytes: its payload cannot have more."""
         self._stored_bytes = stored_bytes
+        self._decrypt = decrypt
         self._memory = io.BytesIO()
         self._view = memoryview(b"")
         self._first: ChunkInfo | None = None
@@ -43,17 +44,23 @@ class ChunkedPayload:
         """Take a chunk whose block is in memory."""
         header = parse_block_header(block, 0, path)
         verify_bytes(block, 0, header.total_length, header.checksum, path)
-        room = self.room_for(header)
-        room[:] = memoryview(block)[header.header_length : header.header_length + header.payload_length]
+        payload: Buffer = memoryview(block)[
+            header.header_length : header.header_length + header.payload_length
+        ]
+        if header.flags & ENCRYPTED:
+            try:
+                payload = decrypted(header.metadata(), payload, self._decrypt)
+            except ValueError as error:
+                raise _wrong(header, str(error)) from None
+        self.room_for(header, len(payload))[:] = payload
 
-    def room_for(self, header: BlockHeader) -> memoryview:
-        """Give the memory for the payload of the next chunk.
+    def room_for(self, header: BlockHeader, length: int) -> memoryview:
+        """Give the memory for the next chunk's payload.
 
-        The caller fills it, and verifies the block (`verify`).
+        It has `length` bytes, decrypted if it was encrypted. The caller fills it, and verifies the
+        block (`verify`).
         """
         chunk = header.metadata().chunk
-        if header.flags & ENCRYPTED:
-            raise CryptoError("message is encrypted and no key reader is configured")
         if chunk is None or not header.flags & CHUNK or header.payload_format != RAW:
             raise _wrong(header, "not a chunk")
         if self._first is None:
@@ -69,7 +76,7 @@ class ChunkedPayload:
             raise _wrong(
                 header, f"chunk {chunk.chunk_id} of {chunk.uuid} where {self._next_id} of {first.uuid} is due"
             )
-        end = self._filled + header.payload_length
+        end = self._filled + length
         if end > first.total_size:
             raise _wrong(header, f"its chunks have more than the {first.total_size} bytes that they announce")
         room = self._view[self._filled : end]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -39,7 +39,7 @@ from pulsar_ray.format.block import (
 from pulsar_ray.format.checksum import Buffer
 from pulsar_ray.format.columnar import row_bytes, rows_of_value_column
 from pulsar_ray.format.compression import LZ4, MAX_UNCOMPRESSED_LENGTH, UnknownCodec, compress, decompress
-from pulsar_ray.format.metadata import BlockMetadata
+from pulsar_ray.format.metadata import BlockMetadata, EncryptionInfo
 
 __all__ = ["DecodedBlock", "decode_block", "encode_batch", "encode_rows", "encode_single", "encode_table"]
 
@@ -159,6 +159,7 @@ class DecodedBlock:
         "message_count",
         "metadata",
         "record_batches",
+        "undecrypted",
     )
 
     def __init__(
@@ -173,8 +174,15 @@ class DecodedBlock:
         self._value = value
         self._lists: dict[int, list[Any] | None] = {}
         self._rows: pa.StructArray | None = None
+        self.undecrypted: BlockHeader | None = None
+        """The header of a block that stands here encrypted, all of it as one message."""
         self.record_batches: dict[Any, pa.RecordBatch] = {}
         """Kept for whoever reads this block next: consumers of several subscriptions share it."""
+
+    @property
+    def is_many_as_one(self) -> bool:
+        """Whether it stands for several messages, which could not be decrypted."""
+        return self.undecrypted is not None and self.undecrypted.message_count > 1
 
     def rows(self) -> pa.StructArray:
         """Return the values of a columnar block as rows, null for a tombstone. Raises InvalidMessage."""
@@ -296,12 +304,26 @@ class DecodedBlock:
         return pa.array([row] * self.message_count, BLOCK_SCHEMA.field(column).type)
 
 
-def decode_block(buf: Buffer, offset: int = 0, path: str = "block") -> DecodedBlock:
+Decrypt = Callable[[EncryptionInfo, Buffer], bytes]
+"""decrypt(how it was encrypted, payload) returns the payload; raises CryptoError."""
+
+
+def without_key(info: EncryptionInfo, _payload: Buffer) -> bytes:
+    """Raise CryptoError: nothing is decrypted here."""
+    names = ", ".join(repr(name) for name, _, _ in info.keys)
+    raise CryptoError(
+        f"the message is encrypted for the key {names}: read it with a consumer that has a crypto_key_reader"
+    )
+
+
+def decode_block(
+    buf: Buffer, offset: int = 0, path: str = "block", decrypt: Decrypt = without_key
+) -> DecodedBlock:
     """Verify and decode the block at `offset`; `path` says in errors where it comes from.
 
     The buffer must not change while the result is in use. Raises CorruptData (a ChecksumError) for damaged
     bytes, InvalidMessage for an intact block its producer made wrongly, UnsupportedFormatVersion for one of
-    a newer build, CryptoError for an encrypted one.
+    a newer build, CryptoError for one that `decrypt` cannot decrypt.
     """
     header = parse_block_header(buf, offset, path)
     verify_bytes(buf, offset, header.total_length, header.checksum, path)
@@ -309,6 +331,8 @@ def decode_block(buf: Buffer, offset: int = 0, path: str = "block") -> DecodedBl
     payload = buf[start : start + header.payload_length]
     try:
         metadata = header.metadata()
+        if header.flags & ENCRYPTED:
+            payload = decrypted(metadata, payload, decrypt)
         return _decoded(header, metadata, payload)
     except UnknownCodec as error:
         raise UnsupportedFormatVersion(f"{path} offset {offset}: {error}") from None
@@ -319,15 +343,20 @@ def decode_block(buf: Buffer, offset: int = 0, path: str = "block") -> DecodedBl
         ) from None
 
 
+def decrypted(metadata: BlockMetadata, payload: Buffer, decrypt: Decrypt) -> bytes:
+    """Decrypt the payload of a block. Raises CryptoError, ValueError without a word on how."""
+    if metadata.encryption is None:
+        raise ValueError("it is encrypted, and does not say how")
+    return decrypt(metadata.encryption, payload)
+
+
 def _decoded(header: BlockHeader, metadata: BlockMetadata, payload: Buffer) -> DecodedBlock:
     if header.payload_format > ARROW or header.columns > KNOWN_COLUMNS:
         raise UnsupportedFormatVersion(
             f"block with payload format {header.payload_format} and columns {header.columns:#x}; "
             f"this build reads formats up to {ARROW} and columns {KNOWN_COLUMNS:#x}"
         )
-    if header.flags & ENCRYPTED:
-        raise CryptoError("message is encrypted and no key reader is configured")
-    is_plain = not header.codec and header.payload_length == header.uncompressed_length
+    is_plain = not header.codec and len(payload) == header.uncompressed_length
     if not is_plain and not header.flags & CHUNK:
         payload = decompress(header.codec, payload, header.uncompressed_length)
     if header.payload_format == ARROW:

@@ -18,7 +18,7 @@ RSA_BITS = 2048
 KEY_KINDS = {"RS": "an RSA key", "ES": "an elliptic curve's key"}
 CURVES = {"ES256": "secp256r1", "ES384": "secp384r1", "ES512": "secp521r1"}
 ALGORITHMS = (*SECRET_BYTES, "RS256", "RS384", "RS512", *CURVES)
-MISSING = "tokens need PyJWT and cryptography: pip install 'pulsar-ray[security]'"
+MISSING = "tokens and encryption need PyJWT and cryptography: pip install 'pulsar-ray[security]'"
 _LARGEST_BYTES = 64 << 10
 
 
@@ -157,12 +157,17 @@ class _Cryptography:
     """The parts of the library that keys need."""
 
     def __init__(self) -> None:
-        from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - an extra
-        from cryptography.hazmat.primitives.asymmetric import ec, rsa  # noqa: PLC0415
+        from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415 - an extra
+        from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa  # noqa: PLC0415
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
 
         self.serialization = serialization
         self.ec = ec
         self.rsa = rsa
+        self.gcm = AESGCM
+        sha1 = hashes.SHA1()  # of OAEP, where it is safe: as Pulsar's clients do
+        self.key_wrapping = padding.OAEP(padding.MGF1(sha1), sha1, None)
+        """How a data key is encrypted with an RSA key."""
 
 
 def cryptography() -> _Cryptography:

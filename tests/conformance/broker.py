@@ -16,7 +16,7 @@ from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import Moved
-from pulsar_ray.format.payload import DecodedBlock, decode_block
+from pulsar_ray.format.payload import DecodedBlock, Decrypt, decode_block, without_key
 from pulsar_ray.ledger.reader import SegmentGone, SegmentReader
 from pulsar_ray.model.enums import InitialPosition
 from pulsar_ray.model.message_id import MessageId
@@ -184,7 +184,9 @@ class Broker:
         assert isinstance(served, ServedSubscription)
         return served
 
-    def stored_blocks(self, topic: str) -> list[tuple[int, int, DecodedBlock]]:
+    def stored_blocks(
+        self, topic: str, decrypt: Decrypt = without_key
+    ) -> list[tuple[int, int, DecodedBlock]]:
         """(ledger id, first entry id, block) of all that is stored in a partition, read from its files."""
         server = self.cluster.partition(topic).server
         assert server is not None
@@ -204,9 +206,8 @@ class Broker:
                 for offset, frame in reader.read_frames(4096, end, 1 << 30):
                     at, entry = offset + frame.header_length, frame.first_entry_id
                     for length, entries, _ in frame.blocks:
-                        blocks.append(
-                            (ledger_id, entry, decode_block(reader.read_block(at, length), 0, path))
-                        )
+                        read = reader.read_block(at, length)
+                        blocks.append((ledger_id, entry, decode_block(read, 0, path, decrypt)))
                         at, entry = at + length, entry + entries
         return blocks
 

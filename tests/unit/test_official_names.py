@@ -19,14 +19,15 @@ NAMES = """
 Authentication AuthenticationAthenz AuthenticationBasic AuthenticationOauth2 AuthenticationTLS
 AuthenticationToken AutoClusterFailover BatchingType BytesSchema Client CompressionType
 ConsoleLogger Consumer ConsumerBatchReceivePolicy ConsumerCryptoFailureAction
-ConsumerDeadLetterPolicy ConsumerKeySharedPolicy ConsumerType CryptoKeyReader FileLogger
+ConsumerDeadLetterPolicy ConsumerKeySharedPolicy ConsumerType CryptoKeyReader EncryptionContext
+EncryptionKey FileLogger
 InitialPosition KeySharedMode LoggerLevel Message MessageId PartitionsRoutingMode Producer
 ProducerAccessMode PulsarException Reader RegexSubscriptionMode Result SchemaType ServiceInfo
 ServiceInfoProvider StringSchema TableView exceptions schema tableview __version__
 Context Function IdentitySerDe PickleSerDe SerDe
 """
 LEFT_OUT = """
-BatchReceivePolicy DeadLetterPolicyBuilder EncryptionContext EncryptionKey KeySharedPolicy MessageBatch
+BatchReceivePolicy DeadLetterPolicyBuilder KeySharedPolicy MessageBatch
 """
 METHODS = {
     "Client": """close create_producer create_reader create_table_view get_service_info get_topic_partitions
@@ -36,6 +37,8 @@ METHODS = {
         is_connected negative_acknowledge pause_message_listener receive redeliver_unacknowledged_messages
         resume_message_listener seek subscription_name topic unsubscribe""",
     "Reader": "close has_message_available is_connected read_next seek topic",
+    "EncryptionContext": "algorithm batch_size compression_type is_decryption_failed keys param"
+    " uncompressed_message_size",
     "TableView": "close for_each for_each_and_listen get",
     "Message": """data encryption_context event_timestamp has_null_value message_id ordering_key partition_key
         producer_name properties publish_timestamp redelivery_count schema_version topic_name value""",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 
 from pulsar_ray.client.acks.ack_sender import AckSender
@@ -12,9 +13,13 @@ from pulsar_ray.client.acks.unacked_rows import HeldBlock
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.client.received.block_decoder import BlockDecoder
 from pulsar_ray.client.received.receiver_queue import QueuedDelivery
+from pulsar_ray.errors import CryptoError, PulsarException
 from pulsar_ray.model import row_sets
+from pulsar_ray.model.enums import ConsumerCryptoFailureAction
 from pulsar_ray.session.requests import Unreadable
 from pulsar_ray.transport.cluster import PartitionRoute
+
+logger = logging.getLogger(__name__)
 
 
 class UnreadableBlocks:
@@ -41,6 +46,8 @@ class UnreadableBlocks:
         self._sender = sender
         self._is_passed = options.first_start is not None
         self._has_failed = options.max_failures is not None
+        self._discards_encrypted = options.crypto_failure_action == ConsumerCryptoFailureAction.DISCARD
+        self._has_logged = False
         self.ack_timer: AckTimer | None = None
         """Where there is an ack timeout."""
 
@@ -48,20 +55,24 @@ class UnreadableBlocks:
         """The block as it is stored. Raises SegmentGone, CorruptData for one that is cut off."""
         return self._decoder.stored_bytes(delivery)
 
-    def met(self, delivery: QueuedDelivery) -> bool:
+    def met(self, delivery: QueuedDelivery, error: PulsarException) -> bool:
         """Hold a block that the application is to learn of; False if it knows.
 
-        Called without the consumer's lock.
+        A block that cannot be decrypted is held or acknowledged, as `crypto_failure_action` says. Called
+        without the consumer's lock.
         """
         if not self.hold(delivery):
             return False
         held = self.at(delivery.ledger_id, delivery.first_entry_id)
         if held is None:
             return True
-        if self._is_passed:
+        is_encrypted = isinstance(error, CryptoError)
+        if is_encrypted:
+            self._log_encrypted(held, error)
+        if self._is_passed or (is_encrypted and self._discards_encrypted):
             self.acknowledge(held)
             self._sender.added()
-        elif self._has_failed:
+        elif self._has_failed and not is_encrypted:
             self.fail(held)
         elif self.ack_timer is not None:
             self.ack_timer.handed_over_rows(
@@ -75,6 +86,21 @@ class UnreadableBlocks:
                 )
             )
         return True
+
+    def _log_encrypted(self, held: HeldBlock, error: PulsarException) -> None:
+        """Log the first of them; the others will hardly have another reason."""
+        if self._has_logged:
+            return
+        self._has_logged = True
+        then = "discarded" if self._discards_encrypted else "withheld"
+        logger.error(
+            "%s: the message at (%d, %d) is %s, and others like it will be: %s",
+            self.topic,
+            held.ledger_id,
+            held.first_entry_id,
+            then,
+            error.text,
+        )
 
     def hold(self, delivery: QueuedDelivery) -> bool:
         """Hold all of a block, and report it; False if it is held already."""

@@ -441,10 +441,10 @@ class ConsumerCore:
                 return None
             may_repeat = source.may_repeat(delivery.redelivery_count)
             is_whole = not (may_repeat or block.is_batch or source.skipped)
-            if block.message_count == 1 and is_whole:
+            if block.message_count == 1 and is_whole and rows == 1:
                 source.count.consumed += 1
                 return BlockRows(block, _ONLY_ROW), source
-            if not is_whole:
+            if not is_whole or block.decoded.is_many_as_one:
                 rows = source.outstanding_rows(delivery, block)
                 if rows is not delivery.rows:
                     source.count.consumed += delivery.rows.bit_count() - rows.bit_count()

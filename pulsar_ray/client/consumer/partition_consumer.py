@@ -14,11 +14,12 @@ from pulsar_ray.client.acks.unreadable_blocks import UnreadableBlocks
 from pulsar_ray.client.consumer.dispatcher_session import DispatcherSession
 from pulsar_ray.client.consumer.partition_deliveries import DeliveryTarget, PartitionDeliveries
 from pulsar_ray.client.consumer.start_position import StartPosition
+from pulsar_ray.client.encryption.payload_decrypter import PayloadDecrypter
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.client.received.block_decoder import BlockDecoder
 from pulsar_ray.client.schemas.readings import SchemaReadings
 from pulsar_ray.errors import PulsarException
-from pulsar_ray.model.enums import ConsumerType, SubscriptionMode
+from pulsar_ray.model.enums import ConsumerCryptoFailureAction, ConsumerType, SubscriptionMode
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.session.requests import ConsumerOpened, OpenConsumer, RedeliverUnacknowledged
 from pulsar_ray.transport.actor_link import ActorLink
@@ -60,7 +61,8 @@ class PartitionConsumer:
         options = owner.options
         is_stored = TopicName.parse(route.topic).is_persistent
         self._readings = None if owner.readings is None else owner.readings.of_topic(route.topic)
-        decoder = BlockDecoder(owner.files, route, options.schema, self._readings)
+        decrypt = PayloadDecrypter(options.crypto_key_reader)
+        decoder = BlockDecoder(owner.files, route, options.schema, self._readings, decrypt)
         self.link = link
         self.route = route
         self.consumer_id = consumer_id
@@ -85,6 +87,8 @@ class PartitionConsumer:
         self.unreadable = UnreadableBlocks(consumer_id, decoder, state, self.ack_sender, options, route)
         if is_stored:
             self.deliveries.unreadable = self.unreadable
+        if options.crypto_failure_action == ConsumerCryptoFailureAction.CONSUME:
+            decoder.take_undecrypted = self.unreadable.hold if is_stored else lambda _: True
         if state.timeouts is not None:
             self.deliveries.ack_timer = self.unreadable.ack_timer = AckTimer(
                 state.timeouts,

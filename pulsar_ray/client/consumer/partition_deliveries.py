@@ -27,7 +27,7 @@ from pulsar_ray.client.received.receiver_queue import (
     ReceiverQueue,
 )
 from pulsar_ray.client.received.waiting_receivers import WaitingReceivers
-from pulsar_ray.errors import PulsarException, error_from
+from pulsar_ray.errors import CryptoError, PulsarException, error_from
 from pulsar_ray.lane.progress_page import new_counter
 from pulsar_ray.ledger.reader import SegmentGone
 from pulsar_ray.model import row_sets
@@ -501,6 +501,8 @@ class PartitionDeliveries:
         lock held.
         """
         rows = delivery.rows
+        if block.decoded.is_many_as_one:
+            return 1  # all of them are one message, in the place of the first
         if block.is_batch or block.message_count == 1:
             rows = self._leave_out_rows(delivery, block.message_count)
         return self._unacknowledged(block, rows)
@@ -581,19 +583,20 @@ class PartitionDeliveries:
         """Count a block that cannot be read as consumed; it stays unacknowledged.
 
         The error gets the id of the block. True if nobody need learn of it: it was deleted meanwhile, as by
-        an expiry (see `pass_deleted`), or it was reported already and this is the rest of it.
+        an expiry (see `pass_deleted`), it was reported already and this is the rest of it, or it cannot be
+        decrypted.
         """
         is_known = self.pass_deleted(delivery, error)
         if not is_known and self.unreadable is not None:
             # Before the credit: for that, the dispatcher would send more of the block.
-            is_known = not self.unreadable.met(delivery)
+            is_known = not self.unreadable.met(delivery, error)
         with self._lock:
             if self._target.queue.take(delivery):
                 self.count.consumed += delivery.rows.bit_count()
         self.report_consumed()
         place = delivery.key if self.is_stored else (-1, -1)
         error.of_message(MessageId(self._route.partition, *place, topic_name=self._route.topic))
-        return is_known
+        return is_known or isinstance(error, CryptoError)
 
     def pass_deleted(self, delivery: QueuedDelivery, error: PulsarException) -> bool:
         """Hold a delivery no more whose ledger was deleted while it waited (ADR 0073).

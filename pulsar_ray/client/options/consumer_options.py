@@ -9,6 +9,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Annotated, Any
 
 from pulsar_ray.client.options.checks import MAX_INT, refuse
+from pulsar_ray.client.options.crypto_key_reader import KeyReader
 from pulsar_ray.client.options.declared import (
     Count,
     Flag,
@@ -93,7 +94,7 @@ class ConsumerOptions:
     properties: Metadata = None
     pattern_auto_discovery_period: Count = 60
     initial_position: Annotated[InitialPosition, member(InitialPosition)] = InitialPosition.Latest
-    crypto_key_reader: Any = None
+    crypto_key_reader: KeyReader = None
     replicate_subscription_state_enabled: Flag = False
     max_pending_chunked_message: Count = 10
     auto_ack_oldest_chunked_message_on_queue_full: Flag = False
@@ -278,7 +279,7 @@ class ReaderOptions:
     reader_name: OptionalText = None
     subscription_role_prefix: OptionalText = None
     is_read_compacted: Flag = False
-    crypto_key_reader: Any = None
+    crypto_key_reader: KeyReader = None
     start_message_id_inclusive: Flag = False
     crypto_failure_action: CryptoFailureAction = ConsumerCryptoFailureAction.FAIL
     _: KW_ONLY
@@ -317,6 +318,7 @@ class ReaderOptions:
             receiver_queue_size=self.receiver_queue_size,
             consumer_name=self.reader_name,
             is_read_compacted=self.is_read_compacted,
+            crypto_key_reader=self.crypto_key_reader,
             start_message_id_inclusive=self.start_message_id_inclusive,
             crypto_failure_action=self.crypto_failure_action,
             subscription_mode=SubscriptionMode.NonDurable,

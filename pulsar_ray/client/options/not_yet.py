@@ -15,7 +15,6 @@ from typing import Any, Final
 from pulsar_ray.client.options.authentication import (
     AuthenticationAthenz,
 )
-from pulsar_ray.client.options.crypto_key_reader import CryptoKeyReader
 from pulsar_ray.client.options.service_info import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
 from pulsar_ray.errors import OperationNotSupported
 
@@ -49,7 +48,6 @@ def is_choice_of_clusters(value: object) -> bool:
     return isinstance(value, (AutoClusterFailover, ServiceInfoProvider))
 
 
-_NO_ENCRYPTION: Final = "leave it out and encrypt the payload yourself"
 _NO_TLS: Final = "leave it out; connections stay on Unix sockets or the cluster's own network"
 
 
@@ -79,10 +77,6 @@ NOT_YET: Final[tuple[NotYet, ...]] = (
     _refused("Client", "tls_private_key_file_path", ("key.pem",), _NO_TLS),
     _refused("Client", "tls_certificate_file_path", ("cert.pem",), _NO_TLS),
     _refused("Client", "listener_name", ("external",), "leave it out; brokers are addressed through Ray"),
-    _refused("create_producer", "encryption_key", ("key",), _NO_ENCRYPTION),
-    _refused("create_producer", "crypto_key_reader", (CryptoKeyReader("public", "private"),), _NO_ENCRYPTION),
-    _refused("subscribe", "crypto_key_reader", (CryptoKeyReader("public", "private"),), _NO_ENCRYPTION),
-    _refused("create_reader", "crypto_key_reader", (CryptoKeyReader("public", "private"),), _NO_ENCRYPTION),
 )
 """In the order of the official parameters; `examples` are values the test tries."""
 

@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Annotated, Any
 
 from pulsar_ray.client.options.checks import MAX_SEQUENCE_ID, refuse
+from pulsar_ray.client.options.crypto_key_reader import KeyReader
 from pulsar_ray.client.options.declared import (
     Count,
     Flag,
@@ -25,6 +26,7 @@ from pulsar_ray.client.options.given_schema import GivenSchema, as_schema
 from pulsar_ray.client.options.not_yet import refuse_not_yet
 from pulsar_ray.client.options.schema import BytesSchema
 from pulsar_ray.client.received.message import Message
+from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray.model.enums import (
     BatchingType,
     CompressionType,
@@ -67,7 +69,7 @@ class ProducerOptions:
     properties: Metadata = None
     batching_type: Annotated[BatchingType, member(BatchingType)] = BatchingType.Default
     encryption_key: OptionalText = None
-    crypto_key_reader: Any = None
+    crypto_key_reader: KeyReader = None
     access_mode: Annotated[ProducerAccessMode, member(ProducerAccessMode)] = ProducerAccessMode.Shared
     message_router: Annotated[MessageRouter | None, function("a function (Message, int) -> int")] = None
     _: KW_ONLY
@@ -109,6 +111,12 @@ class ProducerOptions:
 
 
 def _check_together(options: ProducerOptions) -> None:
+    if (options.encryption_key is None) != (options.crypto_key_reader is None):
+        raise InvalidConfiguration(
+            f"encryption_key={options.encryption_key!r:.200} and "
+            f"crypto_key_reader={options.crypto_key_reader!r:.200} go together: a name, and the public key "
+            "of that name; messages would be sent in the clear"
+        )
     if options.chunk_max_message_size == 0:
         raise refuse("chunk_max_message_size", 0, "at least 1, or -1 for max_message_size")
     if options.batching_enabled and options.chunking_enabled:

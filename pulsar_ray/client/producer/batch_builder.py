@@ -48,6 +48,9 @@ _ALONE_BYTES = (
 )  # from here on a message without batching is written as it is, not copied into a block
 _ARROW_BYTES: Final = 1024  # an Arrow message around its rows
 _ROW_BYTES: Final = 48  # offsets, validity, ids and times of one row in all columns and in the header
+_ENCRYPTION_BYTES: Final = (
+    2560  # a data key that an RSA key of up to 16,384 bits has encrypted, and its nonce
+)
 _FIELD_BYTES: Final = 16  # around a key, property or time
 
 
@@ -74,6 +77,8 @@ class BatchBuilder:
     by `seal`. Without it messages gather for as long as the caller does not write: every message stays an
     entry.
 
+    Entries of an encrypted block have no keys that a dispatcher could see: an entry has its own block then.
+
     Messages are added `in_turn` if they are here because it is the partition's turn. The turn is over when
     the batch with such messages is finished, whatever finishes it: one in turn that does not fit is refused.
     """
@@ -88,6 +93,7 @@ class BatchBuilder:
         "_extra",
         "_has_given_ids",
         "_is_batching",
+        "_is_encrypted",
         "_keyed",
         "_limits",
         "_max_bytes",
@@ -117,11 +123,13 @@ class BatchBuilder:
         max_message_size: int = MAX_MESSAGE_SIZE,
         producer_name: str = "",
         fields_bytes: int = 0,
+        is_encrypted: bool = False,
     ) -> None:
         self._limits = limits
         self._clock = clock
         self._codec = codec
         self._is_batching = limits.is_batching
+        self._is_encrypted = is_encrypted
         self._name_bytes = max(len(producer_name.encode()), fields_bytes) + _FIELD_BYTES
         # The open block; key-based batching has one per key instead, in the order of their first messages.
         self._rows: Batch | None = None
@@ -159,6 +167,8 @@ class BatchBuilder:
         """Set the size that the partition takes, for messages added from now on."""
         self._max_message_size = max_message_size
         rows = min(self._limits.max_messages, MAX_ROWS) if self._is_batching else MAX_ROWS
+        if self._is_encrypted and not self._is_batching:
+            rows = 1
         self.max_rows = max(1, min(rows, max_message_size // 128))
         # A whole block must stay below the limit, whatever its rows' columns need beside the payloads.
         reserve = _ARROW_BYTES + _ROW_BYTES * self.max_rows
@@ -341,7 +351,7 @@ class BatchBuilder:
         total = self.bytes + size
         if total > self._max_bytes or total + self._extra + extra > self._entry_limit:
             return False
-        if self._is_batching and self._delays != is_delayed:
+        if self._is_batching and (self._delays != is_delayed or (is_delayed and self._is_encrypted)):
             return False
         sequence_id = None if fields is None else fields.sequence_id
         if self._rows is not None:
@@ -457,6 +467,7 @@ def builder_for(
         options.batching_max_publish_delay_ms,
         options.batching_type == BatchingType.KeyBased,
     )
+    name = options.encryption_key
     return BatchBuilder(
         limits,
         clock,
@@ -464,7 +475,8 @@ def builder_for(
         codec=int(options.compression_type),
         max_message_size=opened.max_message_size,
         producer_name=opened.name,
-        fields_bytes=fields_bytes,
+        fields_bytes=fields_bytes if name is None else fields_bytes + len(name.encode()) + _ENCRYPTION_BYTES,
+        is_encrypted=name is not None,
     )
 
 

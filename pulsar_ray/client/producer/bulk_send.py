@@ -152,10 +152,24 @@ class BulkSend:
         self._router = router
         self._route_lock = route_lock
         self._limits = limits_of(partitions)
+        self._is_encrypted = options.encryption_key is not None
         self._receipts = BulkReceipts(callback)
         self._now_ms = time.time_ns() // 1_000_000
         self._due_ms: int | None = None
         """When all of it is due, if it is delayed as a whole."""
+
+    def _keep_entries_apart(self, *, are_delayed: bool) -> None:
+        """Let each message that is an entry have its own block, if it is encrypted.
+
+        Nobody would see the keys of entries that share an encrypted block.
+        """
+        if self._is_encrypted and (are_delayed or not self._options.batching_enabled):
+            self._limits = BulkLimits(1, self._limits.max_bytes)
+
+    def _goes_alone(self, partition: PartitionProducer, value: Any) -> bool:
+        """Whether the only row of a block is sent as `send` sends it."""
+        is_apart = self._is_encrypted and self._limits.max_rows == 1
+        return is_apart or partition.queue.state.limits.goes_alone(value)
 
     # --- what is sent -----------------------------------------------------------------------------
 
@@ -177,6 +191,7 @@ class BulkSend:
                 raise ValueError("give deliver_at as a column or as an argument, not both")
             if (latest := pc.max(table.column(_DELIVER_AT)).as_py()) is not None:
                 check_delivery_time(f"column {_DELIVER_AT}", latest)
+        self._keep_entries_apart(are_delayed=self._due_ms is not None or _DELIVER_AT in table.column_names)
         for index, part in self._split_by_partition(table):
             for batch in split_table(part, *self._limits):
                 self._add_batch(self._partition_of(index), batch)
@@ -234,12 +249,12 @@ class BulkSend:
 
     def _add_batch(self, partition: PartitionProducer, batch: pa.RecordBatch) -> None:
         value = _value_alone(batch) if batch.num_rows == 1 else None
-        if value is not None and partition.queue.state.limits.goes_alone(value):
+        if batch.num_rows == 1 and self._goes_alone(partition, value):
             row = {name: batch.column(name)[0].as_py() for name in batch.schema.names if name != "value"}
             properties = dict(row.get("properties") or ())
             due_ms = row.get(_DELIVER_AT, self._due_ms)
             fields = (row.get("key"), row.get("ordering_key"), properties, row.get("event_time"), due_ms)
-            self._add_alone(partition, bytes(value), *fields)
+            self._add_alone(partition, None if value is None else bytes(value), *fields)
             return
         payload, columns = encode_table(batch, partition.queue.payload_memory)
         key = batch.column("key")[0].as_py() if columns & KEY_COLUMN else None
@@ -277,6 +292,7 @@ class BulkSend:
                 raise ValueError(
                     f"{name} has {len(column)} items for {len(values)} values: give one for each, or None"
                 )
+        self._keep_entries_apart(are_delayed=self._due_ms is not None or times is not None)
         for index, rows in self._rows_by_partition(len(values), keys, ordering_keys):
             picked = [_pick(column, rows) for column in (values, *columns)]
             self._add_rows(index, picked)
@@ -301,7 +317,7 @@ class BulkSend:
         for first, end in _cut(values, self._limits):
             part: list[Any] = [column if column is None else column[first:end] for column in columns]
             partition = self._partition_of(index)
-            if end - first == 1 and partition.queue.state.limits.goes_alone(part[0][0]):
+            if end - first == 1 and self._goes_alone(partition, part[0][0]):
                 row: list[Any] = [None if column is None else column[0] for column in part]
                 value, key, ordering, named, event_time, due_ms = row
                 due_ms = self._due_ms if part[5] is None else due_ms
@@ -326,7 +342,7 @@ class BulkSend:
     def _add_alone(
         self,
         partition: PartitionProducer,
-        value: bytes,
+        value: bytes | None,
         key: str | None,
         ordering_key: str | None,
         properties: dict[str, str] | None,

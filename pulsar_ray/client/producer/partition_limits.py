@@ -12,6 +12,7 @@ from pulsar_ray.client.producer.message_fields import MessageFields
 from pulsar_ray.errors import MessageTooBig
 from pulsar_ray.format.block import MAX_MESSAGE_SIZE, MAX_ROWS, check_block_size
 from pulsar_ray.format.delivery_times import check_delay
+from pulsar_ray.format.encrypted_block import TAG_BYTES
 from pulsar_ray.format.table import MAX_BATCH_BYTES
 from pulsar_ray.session.requests import ProducerOpened
 
@@ -45,6 +46,7 @@ class PartitionLimits:
         "_options",
         "bulk",
         "chunk_bytes",
+        "is_encrypted",
         "max_delivery_delay_ms",
         "max_message_size",
         "opened",
@@ -62,7 +64,11 @@ class PartitionLimits:
         """The size in bytes that the partition takes in one block."""
         self.max_delivery_delay_ms = 0
         """How late a message may be delivered; 0 is no limit."""
+        self.is_encrypted = options.encryption_key is not None
+        """Whether payloads are encrypted, which makes them a little longer."""
         if opened is not None:
+            if self.is_encrypted:
+                opened = opened._replace(max_message_size=opened.max_message_size - TAG_BYTES)
             self.bulk = BulkLimits.of(opened)
             self.max_message_size = opened.max_message_size
             self.max_delivery_delay_ms = opened.max_delivery_delay_ms
@@ -96,7 +102,7 @@ class PartitionLimits:
         Raises what `ChunkedMessage.cut` raises.
         """
         size = self.chunk_bytes
-        if value is None or len(value) <= size:
+        if not size or value is None or len(value) <= size:
             return None
         return ChunkedMessage.cut(value, fields, self._codec, size, size + METADATA_ALLOWANCE)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from pulsar_ray.client.encryption.payload_cipher import PayloadCipher
 from pulsar_ray.client.endpoint.ending import notify_of_forks
 from pulsar_ray.client.endpoint.endpoint_link import (
     ClosingEndpoint,
@@ -62,11 +63,12 @@ class PartitionProducer:
         route: PartitionRoute,
         options: ProducerOptions,
         schema_version: int = NO_SCHEMA,
+        cipher: PayloadCipher | None = None,
     ) -> None:
         self.link = link
         self.route = route
         self.producer_id = producer_id
-        self.queue = queue = SendQueue(link, producer_id, route.partition, options)
+        self.queue = queue = SendQueue(link, producer_id, route.partition, options, cipher)
         if schema_version != NO_SCHEMA:
             queue.state.schema_version = version_bytes(schema_version)
         self._schema_version = schema_version

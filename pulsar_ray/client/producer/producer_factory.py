@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 
+from pulsar_ray.client.encryption.payload_cipher import PayloadCipher
 from pulsar_ray.client.endpoint.actor_links import ActorLinks
 from pulsar_ray.client.endpoint.ending import close_each
 from pulsar_ray.client.endpoint.periodic_check import PeriodicCheck
@@ -55,12 +56,13 @@ class ProducerFactory:
         name = TopicName.parse(options.topic)
         deadline = self._links.deadline()
         partitions: list[PartitionProducer] = []
+        cipher = PayloadCipher.of(options)
         try:
             routes = self._links.resolve(name, deadline)
             version = written_version(self._links, name, options.schema, options.producer_name, deadline)
             for route in routes:
                 deadline = self._started(route, deadline)
-                partitions.append(self._open_one(route, options, version, deadline))
+                partitions.append(self._open_one(route, options, version, deadline, cipher))
             _check_any_there(partitions)
         except BaseException:
             close_each(partitions, self._links.deadline())
@@ -75,18 +77,32 @@ class ProducerFactory:
         return deadline
 
     def _open_one(
-        self, route: PartitionRoute, options: ProducerOptions, schema_version: int, deadline: float
+        self,
+        route: PartitionRoute,
+        options: ProducerOptions,
+        schema_version: int,
+        deadline: float,
+        cipher: PayloadCipher | None,
     ) -> PartitionProducer:
-        partition = self._open_or_wait(route, options, schema_version, deadline)
+        partition = self._open_or_wait(route, options, schema_version, deadline, cipher)
         if self._figures is not None:
             self._figures.add_producer(partition, route.topic, partition.queue.state.unconfirmed.latency)
         return partition
 
     def _open_or_wait(
-        self, route: PartitionRoute, options: ProducerOptions, schema_version: int, deadline: float
+        self,
+        route: PartitionRoute,
+        options: ProducerOptions,
+        schema_version: int,
+        deadline: float,
+        cipher: PayloadCipher | None,
     ) -> PartitionProducer:
         link = self._links.to_partition(route)
-        partition = PartitionProducer(link, next(self._endpoint_ids), route, options, schema_version)
+
+        def new() -> PartitionProducer:
+            return PartitionProducer(link, next(self._endpoint_ids), route, options, schema_version, cipher)
+
+        partition = new()
         if not route.away:
             try:
                 partition.open(deadline)
@@ -96,7 +112,7 @@ class ProducerFactory:
                 absence = error
             else:
                 return partition
-            partition = PartitionProducer(link, next(self._endpoint_ids), route, options, schema_version)
+            partition = new()
         else:
             absence = WrongNode(route.away)
         if options.access_mode != ProducerAccessMode.Shared:
@@ -112,6 +128,8 @@ class ProducerFactory:
         if name.is_partition or not options.auto_update_partitions or not producer.is_partitioned:
             return
 
+        cipher = PayloadCipher.of(options)
+
         def find() -> list[PartitionRoute]:
             return self._links.partitions(name, self._links.deadline())
 
@@ -119,7 +137,7 @@ class ProducerFactory:
             deadline = self._links.deadline()
             # Known by now, unless the topic's schemas were deleted meanwhile.
             version = written_version(self._links, name, options.schema, options.producer_name, deadline)
-            return self._open_one(route, options, version, deadline)
+            return self._open_one(route, options, version, deadline, cipher)
 
         period_s = options.auto_update_partitions_interval_seconds
         producer.growth = growth = PartitionGrowth(producer, find, open_one, period_s)

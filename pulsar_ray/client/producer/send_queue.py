@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from pulsar_ray.client.encryption.payload_cipher import PayloadCipher
 from pulsar_ray.client.endpoint.endpoint_link import EndpointLink
 from pulsar_ray.client.options.producer_options import ProducerOptions
 from pulsar_ray.client.producer.message_fields import MessageFields
@@ -25,6 +26,7 @@ from pulsar_ray.client.producer.send_state import (
     SendState,
 )
 from pulsar_ray.errors import ForkedClient, ProducerQueueIsFull, PulsarException, Timeout, WrongNode
+from pulsar_ray.format.encrypted_block import encrypted_block
 from pulsar_ray.lane.waiting import HERE
 from pulsar_ray.session.packet_encoders import PublishPackets
 from pulsar_ray.session.requests import ProducerOpened
@@ -46,7 +48,12 @@ class SendQueue:
     """
 
     def __init__(
-        self, link: EndpointLink, producer_id: int, partition: int, options: ProducerOptions
+        self,
+        link: EndpointLink,
+        producer_id: int,
+        partition: int,
+        options: ProducerOptions,
+        cipher: PayloadCipher | None = None,
     ) -> None:
         self._link = link
         self._timers = link.timers
@@ -55,6 +62,8 @@ class SendQueue:
         self._options = options
         self._waits_if_full = options.block_if_queue_full
         self._packets = PublishPackets(producer_id)
+        self.cipher = cipher
+        """Encrypts blocks when they are written; None if they are sent in the clear."""
         self.waiting = 0
         """How many threads wait for room."""
         self.on_room: Callable[[], None] | None = None
@@ -211,7 +220,7 @@ class SendQueue:
             self.state.add_encoded(encode, entries=entries, messages=messages, size=size, done=done)
         self._write()
 
-    def add_row(self, value: bytes, callback: SendCallback, fields: MessageFields | None) -> None:
+    def add_row(self, value: bytes | None, callback: SendCallback, fields: MessageFields | None) -> None:
         """Add a row of a list or table as a message, perhaps in chunks.
 
         Waits for room by bytes alone, as `add_block`: the rows of a call may be many. Raises MessageTooBig,
@@ -220,7 +229,7 @@ class SendQueue:
         if self._enqueue_chunked(value, callback, fields, waits=False, counted=0):
             return
         with self._lock:
-            self._admit(0, len(value))
+            self._admit(0, len(value or b""))
             self.state.add_alone(value, callback, fields)
         self._write()
 
@@ -287,7 +296,9 @@ class SendQueue:
         None if there is no such memory.
         """
         carrier = self.state.carrier
-        if carrier is None or self.state.phase is not OPEN or self._options.compression_type:
+        if carrier is None or self.state.phase is not OPEN:
+            return None
+        if self._options.compression_type or self.cipher is not None:
             return None
         return carrier.room(length)
 
@@ -388,7 +399,10 @@ class SendQueue:
                 if work is not None:
                     block, carrier = work
                     # Those of a chunk are made now.
-                    packet = self._packets.encode(block.buffers or block.encoded(), waits=waits)
+                    buffers = block.buffers or block.encoded()
+                    if self.cipher is not None:
+                        buffers = encrypted_block(buffers, self.cipher)
+                    packet = self._packets.encode(buffers, waits=waits)
                     if not self._link.send(packet, only_on=carrier, waits=waits):
                         lost = carrier
             finally:

@@ -548,7 +548,7 @@ class SendState:
             message_id = MessageId(self.partition, ledger_id, entry_id) if is_stored else NO_ID
             complete_callback(callback, message_id)
 
-    def add_alone(self, value: bytes, callback: SendCallback, fields: MessageFields | None) -> int:
+    def add_alone(self, value: bytes | None, callback: SendCallback, fields: MessageFields | None) -> int:
         """Add a message that was admitted, and finish its block. Raises MessageTooBig."""
         self.builder.add(value, callback, fields)  # type: ignore[union-attr]
         self._seal_all()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -12,12 +13,13 @@ from pulsar_ray.client.options.schema import Schema
 from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.client.received.receiver_queue import QueuedChunk, QueuedDelivery
 from pulsar_ray.client.schemas.readings import TopicReadings
-from pulsar_ray.errors import CorruptData, InvalidMessage
-from pulsar_ray.format.block import parse_block_header
+from pulsar_ray.errors import CorruptData, CryptoError, InvalidMessage
+from pulsar_ray.format.block import ENCRYPTED, parse_block_header
 from pulsar_ray.format.block_memory import MIN_BLOCK_BYTES, BlockMemory
 from pulsar_ray.format.checksum import Buffer
 from pulsar_ray.format.chunked_payload import ChunkedPayload, verify
-from pulsar_ray.format.payload import DecodedBlock, decode_block
+from pulsar_ray.format.encrypted_block import undecrypted
+from pulsar_ray.format.payload import DecodedBlock, Decrypt, decode_block, without_key
 from pulsar_ray.ledger.offloaded import is_stored
 from pulsar_ray.ledger.reader import SegmentGone, SegmentReader
 from pulsar_ray.ledger.segment_file import segment_name
@@ -61,8 +63,13 @@ class SegmentFiles:
         self._limit = limit
         self._memory = BlockMemory()
 
-    def decoded_block(self, path: str, offset: int, length: int) -> DecodedBlock:
-        """A delivered block. Raises SegmentGone, and what decoding it raises."""
+    def decoded_block(
+        self, path: str, offset: int, length: int, decrypt: Decrypt = without_key
+    ) -> DecodedBlock:
+        """A delivered block. Raises SegmentGone, and what decoding it raises.
+
+        An encrypted one is not shared: other consumers have other keys.
+        """
         while True:
             segment = self._newest
             if segment is None or segment.path != path:
@@ -79,8 +86,8 @@ class SegmentFiles:
                     read = (
                         self._read_large(reader, offset, length) if is_large else reader.read(offset, length)
                     )
-                    block = decode_block(read)
-                    if is_large or block.message_count > 1:
+                    block = decode_block(read, decrypt=decrypt)
+                    if (is_large or block.message_count > 1) and not block.header.flags & ENCRYPTED:
                         segment.blocks[offset] = block
                 return block
 
@@ -142,7 +149,10 @@ def _read_chunk(reader: SegmentReader, offset: int, length: int, payload: Chunke
     header = parse_block_header(beginning, 0, path)
     if header.total_length != length:
         raise CorruptData(path, offset, "not the block that was delivered")
-    room = payload.room_for(header)
+    if header.flags & ENCRYPTED:
+        payload.add(reader.read(offset, length), path)
+        return
+    room = payload.room_for(header, header.payload_length)
     start = offset + header.header_length
     reader.read_into(start, room)
     padding = reader.read(start + len(room), length - header.header_length - len(room))
@@ -232,12 +242,19 @@ class BlockDecoder:
         route: PartitionRoute,
         schema: Schema,
         readings: TopicReadings | None = None,
+        decrypt: Decrypt = without_key,
     ) -> None:
         self._files = files
         self._route = route
         self._schema = schema
         self._readings = readings
         """By the versions of the topic's schema; None where none matters."""
+        self._decrypt = decrypt
+        self.take_undecrypted: Callable[[QueuedDelivery], bool] | None = None
+        """Set where what cannot be decrypted is handed out as it is.
+
+        Whether it is the first part of its block to come: several messages are handed out as one.
+        """
         self._decoded: list[tuple[tuple[int, int], ReceivedBlock]] = []
 
     def decode(self, delivery: QueuedDelivery) -> ReceivedBlock:
@@ -258,11 +275,15 @@ class BlockDecoder:
             if delivery.chunks:
                 decoded = self._chunked(delivery)
             elif delivery.data is None:
-                decoded = self._files.decoded_block(delivery.path, delivery.offset, delivery.length)
+                decoded = self._files.decoded_block(
+                    delivery.path, delivery.offset, delivery.length, self._decrypt
+                )
             else:
-                decoded = decode_block(delivery.data)
+                decoded = decode_block(delivery.data, decrypt=self._decrypt)
         except CorruptData as error:
             raise CorruptData(delivery.path or self._route.topic, delivery.offset, error.text) from None
+        except CryptoError as error:
+            decoded = self._undecrypted(delivery, error)
         readings = self._readings
         block = ReceivedBlock(
             decoded,
@@ -284,10 +305,22 @@ class BlockDecoder:
             self._decoded = [(key, block), *self._decoded[: KEEP_DECODED - 1]]
         return block
 
+    def _undecrypted(self, delivery: QueuedDelivery, error: CryptoError) -> DecodedBlock:
+        """Return the encrypted payload as one message.
+
+        Raises `error` where it is not handed out.
+        """
+        if self.take_undecrypted is None:
+            raise error
+        decoded = undecrypted(self.stored_bytes(delivery))
+        if decoded.is_many_as_one and not self.take_undecrypted(delivery):
+            raise error
+        return decoded
+
     def _chunked(self, delivery: QueuedDelivery) -> DecodedBlock:
         """Put a message together that came in several chunks."""
         chunks = [*delivery.chunks, _own_place(delivery)]
-        payload = ChunkedPayload(sum(chunk.length for chunk in chunks))
+        payload = ChunkedPayload(sum(chunk.length for chunk in chunks), self._decrypt)
         for chunk in chunks:
             if chunk.data is None:
                 self._files.read_chunk(chunk.path, chunk.offset, chunk.length, payload)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from pulsar_ray.client.encryption.encryption_context import EncryptionContext
 from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.errors import SchemaSerializationException
 from pulsar_ray.inheritable import mypyc_attr
@@ -192,9 +193,9 @@ class Message:
     def producer_name(self) -> str:
         return self.block.producer_name
 
-    def encryption_context(self) -> object | None:
-        """None: messages are not encrypted yet."""
-        return None
+    def encryption_context(self) -> EncryptionContext | None:
+        """How it was encrypted; None if it was not."""
+        return self.block.encryption_context()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Message) and self.row == other.row and self.block is other.block

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pulsar_ray.client.encryption.encryption_context import EncryptionContext
 from pulsar_ray.client.options.schema import BytesSchema, Schema
 from pulsar_ray.client.schemas.readings import Unreadable, WrittenValues
 from pulsar_ray.format.block import ARROW, ROW_IS_ENTRY
@@ -83,6 +84,14 @@ class ReceivedBlock:
         if not self.is_batch or self.message_count == 1:
             return self.redelivery_count
         return next((count for first, end, count in self.row_failures if first <= row < end), 0)
+
+    def encryption_context(self) -> EncryptionContext | None:
+        """Say how it was encrypted; None if it was not."""
+        decoded = getattr(self, "decoded", None)  # there is none of an outgoing message
+        if decoded is None or (info := decoded.metadata.encryption) is None:
+            return None
+        header = decoded.undecrypted or decoded.header
+        return EncryptionContext(info, header, is_decrypted=decoded.undecrypted is None)
 
     @classmethod
     def outgoing(

@@ -252,13 +252,13 @@ class _Gathered:
 def _rows_of(block: StoredBlock) -> _Rows | None:
     """The keys of a block; None for one that nobody can read, which stays."""
     header = block.header
-    if header.flags & ENCRYPTED:
-        return None
     count = header.message_count
     if count == 1 and not header.columns:
         key = header.metadata().key
         is_empty = np.array([not header.uncompressed_length])
         return _Rows(text_array(key), is_empty, None)
+    if header.flags & ENCRYPTED:
+        return None
     try:
         decoded = decode_block(block.data)
         is_empty = _empty_of(decoded)

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pulsar_ray.format.block import parse_block_header
-from pulsar_ray.format.metadata import BlockMetadata, ChunkInfo
+from pulsar_ray.format.checksum import Buffer
+from pulsar_ray.format.encrypted_block import encrypted_block
+from pulsar_ray.format.metadata import BlockMetadata, ChunkInfo, EncryptionInfo
 from pulsar_ray.format.payload import decode_block, encode_batch, encode_rows, encode_single
 from pulsar_ray.ledger.segment_file import COMPACTED_INDEX, segment_name
 from pulsar_ray.managed_ledger.compaction.compaction_order import CompactionOrder, CompactionOutcome
@@ -39,15 +41,18 @@ class History:
         self.form: CompactionOutcome | None = None
         self.runs = 0
 
-    def single(self, row: Row, codec: int = 0) -> None:
+    def single(self, row: Row, codec: int = 0, *, is_encrypted: bool = False) -> None:
         metadata = BlockMetadata(producer_name="p", key=row.key, properties=row.properties or None)
         encoded = encode_single(
             row.value, incarnation=5, entry_seq=self.seq, sequence_id=self.seq, publish_time_ms=self.seq,
             metadata=metadata, codec=codec,
         )  # fmt: skip
+        encoded = encrypted_block(encoded, _reversed) if is_encrypted else encoded
         self._append(encoded, [row], of_batch=False, entries=1)
 
-    def batch(self, rows: Sequence[Row], *, row_is_entry: bool = False, codec: int = 0) -> None:
+    def batch(
+        self, rows: Sequence[Row], *, row_is_entry: bool = False, codec: int = 0, is_encrypted: bool = False
+    ) -> None:
         payload, columns = encode_rows(
             [row.value for row in rows],
             [row.key for row in rows],
@@ -62,6 +67,7 @@ class History:
                 producer_name="p", schema_version=b"\x07", key=None if row_is_entry else rows[0].key
             ),
         )  # fmt: skip
+        encoded = encrypted_block(encoded, _reversed) if is_encrypted else encoded
         self._append(encoded, rows, of_batch=not row_is_entry, entries=len(rows) if row_is_entry else 1)
 
     def chunk(self, uuid: str, number: int, count: int, key: str | None) -> None:
@@ -127,7 +133,7 @@ class History:
         ]
         for blocks in BlockReader(segments, EARLIEST, form.horizon).read():
             for block in blocks:
-                decoded = decode_block(block.data)
+                decoded = decode_block(block.data, decrypt=lambda _, payload: bytes(payload)[::-1])
                 there = rows_there(decoded.metadata.removed_rows, decoded.message_count)
                 keys = decoded.keys() or [None] * decoded.message_count
                 properties = decoded.properties() or [{}] * decoded.message_count
@@ -149,3 +155,8 @@ class History:
         if retains:
             kept += [(at, row) for at, row in self.all if not row.key]
         return sorted(kept, key=lambda each: each[0])
+
+
+def _reversed(payload: Buffer) -> tuple[EncryptionInfo, bytes]:
+    """Encrypt so that a test can see through it."""
+    return EncryptionInfo("reversed", b"", ()), bytes(payload)[::-1]

@@ -48,6 +48,18 @@ def test_the_newest_of_each_key_stays_with_its_id_and_tombstones_go(history: His
     assert outcome.last == (*history.all[-1][0][:2], -1, 0)
 
 
+def test_encrypted_messages_count_by_the_keys_that_can_be_seen(history: History) -> None:
+    history.single(Row("a", b"1"), is_encrypted=True)
+    history.single(Row("b", b"1"), is_encrypted=True)
+    history.batch([Row("a", b"2"), Row("c", b"1")], is_encrypted=True)
+    history.single(Row("a", b"3"), is_encrypted=True)
+    history.single(Row("b", b""), is_encrypted=True)
+    outcome = history.compact()
+    # Nobody sees what is in the batch, which stays.
+    assert [row.value for _, row in history.kept()] == [b"2", b"1", b"3"]
+    assert outcome.kept == 3
+
+
 @pytest.mark.parametrize("codec", [0, 1, 2, 3])
 @pytest.mark.parametrize("row_is_entry", [False, True])
 def test_removed_rows_of_a_batch_leave_nothing(history: History, row_is_entry: bool, codec: int) -> None:

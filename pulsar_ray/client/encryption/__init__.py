@@ -1,0 +1,1 @@
+"""Encrypts messages in producers, and decrypts them in consumers."""
