@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from aiohttp import web
@@ -24,6 +24,8 @@ MOST_BYTES = 32 << 20
 """So much is read for one page, and one message more at most."""
 READ_MS = 2_000
 SHOWN_BYTES = 16 << 10
+SHOWN_CHARACTERS = 2 << 10
+"""So much is shown of a key, or of a property's name or value."""
 HEX_BYTES = 256
 
 
@@ -102,11 +104,11 @@ class MessagePages:
                 except Timeout:
                     break
                 kept.append(message)
-                size_bytes += len(message.data())
+                size_bytes += _size_bytes(message)
                 if last is None and size_bytes >= MOST_BYTES:
                     break
                 while len(kept) > count or (size_bytes > MOST_BYTES and len(kept) > 1):
-                    size_bytes -= len(kept.popleft().data())
+                    size_bytes -= _size_bytes(kept.popleft())
                 # Others may publish without an end meanwhile.
                 if last is not None and message.message_id() >= last:
                     break
@@ -124,11 +126,13 @@ def _described(message: Message) -> dict[str, Any]:
         value = data[:SHOWN_BYTES].decode(errors="replace")
     else:
         value = fields.get("value", fields.get("value_base64"))
+    properties = _shown(message.properties())
     return {
         "id": str(message.message_id()),
         "place": f"{message.message_id().ledger_id()}:{message.message_id().entry_id()}",
-        "key": message.partition_key(),
-        "properties": message.properties(),
+        "key": _cut(message.partition_key()),
+        "properties": properties,
+        "properties_left_out": len(message.properties()) - len(properties),
         "publish_time": message.publish_timestamp(),
         "event_time": message.event_timestamp(),
         "producer": message.producer_name(),
@@ -140,6 +144,28 @@ def _described(message: Message) -> dict[str, Any]:
         "error": "" if fields is None else fields.get("schema_error", ""),
         "hex": _hex(data[:HEX_BYTES]),
     }
+
+
+def _size_bytes(message: Message) -> int:
+    """Return about how many bytes a message takes while its page is made."""
+    texts = (text for pair in message.properties().items() for text in pair)
+    return len(message.data()) + len(message.partition_key()) + sum(map(len, texts))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"
+
+
+def _shown(properties: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return as many properties as there is room for, long ones cut."""
+    shown: list[tuple[str, str]] = []
+    left = SHOWN_BYTES
+    for name, value in properties.items():
+        left -= min(len(name), SHOWN_CHARACTERS) + min(len(value), SHOWN_CHARACTERS)
+        if left < 0:
+            break
+        shown.append((_cut(name), _cut(value)))
+    return shown
 
 
 def _hex(data: bytes) -> str:

@@ -180,6 +180,18 @@ def test_a_wrong_place_is_named(call: Http, topic: str, query: str, reason: str)
     assert reason in text_of(answer)
 
 
+def test_large_keys_and_properties_are_cut(call: Http, client: Client, name: str) -> None:
+    client.subscribe(name, "s").close()
+    producer = client.create_producer(name)
+    producer.send(b"x", partition_key="k" * 100_000, properties={"long": "v" * 100_000})
+    producer.send(b"y", properties={f"n{number}": "v" * 1000 for number in range(100)})
+    text = shown(call, page_of(name, "/messages?at=earliest"))
+    assert len(text) < 50_000
+    assert "k" * 2048 + "…" in text
+    assert "v" * 2048 + "…" in text
+    assert "84 more" in text
+
+
 def test_looking_at_messages_moves_nothing(call: Http, client: Client, topic: str) -> None:
     shown(call, page_of(topic, "/messages?at=earliest"))
     stats = call.ok("GET", f"/admin/v2/persistent/public/default/{topic}/stats")
