@@ -119,3 +119,32 @@ def test_an_array_that_says_to_have_more_items_than_bytes_is_refused() -> None:
     items = b"\x00\x00abc\x00\x00\x00" + b"\xfe\xff\xff\xff\x0f" + bytes(2000)
     with pytest.raises(ValueError, match="items in"):
         reader_of(parsed)(io.BytesIO(items), parsed, None)
+
+
+NOTHING = {"type": "record", "name": "Nothing", "fields": [{"name": "n", "type": "null"}]}
+
+
+@pytest.mark.parametrize(
+    ("items", "item"),
+    [("null", None), (NOTHING, {"n": None}), ({"type": "fixed", "name": "F", "size": 0}, b"")],
+    ids=["null", "record", "fixed"],
+)
+def test_a_few_bytes_make_no_billions_of_items(items: Any, item: Any) -> None:
+    fields = [{"name": "a", "type": {"type": "array", "items": items}}]
+    schema = AvroSchema(None, {"type": "record", "name": "R", "fields": fields})
+    writer = schema.registered()
+    for decode in (schema.decode, schema.reading(writer), AutoSchema().reading(writer)):
+        assert decode(schema.encode({"a": [item] * 1000})) == {"a": [item] * 1000}
+        assert decode(b"\x02\x02\x00") == {"a": [item] * 2}, "blocks follow each other"
+        with pytest.raises(ValueError, match="more than 1000000 items that take no bytes"):
+            decode(b"\xfe\xff\xff\xff\x0f\x00")
+
+
+def test_nulls_in_what_holds_itself_are_read() -> None:
+    nulls = {"name": "nulls", "type": {"type": "array", "items": "null"}}
+    next_one = {"name": "next", "type": ["null", "Chain"]}
+    schema = AvroSchema(None, {"type": "record", "name": "Chain", "fields": [nulls, next_one]})
+    value: dict[str, Any] = {"nulls": [None] * 5000, "next": None}
+    for _ in range(500):
+        value = {"nulls": [], "next": value}
+    assert schema.decode(schema.encode(value)) == value
