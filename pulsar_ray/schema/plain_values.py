@@ -19,6 +19,8 @@ from pulsar_ray.schema.arrow_schema import PlainRows
 from pulsar_ray.schema.nested_avro import named_types
 from pulsar_ray.schema.schema_avro import HAS_AVRO, AvroSchema, parsed_filling
 
+_LONGEST_TEXT, _END_OF_TEXT = 300, 100
+
 
 def plain_schema(found: TopicSchema) -> Schema:
     """Return a schema whose values are dicts and the like. Raises OperationNotSupported for other types."""
@@ -86,7 +88,10 @@ class _Rules:
         try:
             validate(value, self._parsed)
         except ValidationError as error:
-            raise ValueError("; ".join(map(str, error.errors))) from None
+            text = "; ".join(map(str, error.errors))
+            # It has the whole value, between the field and the type.
+            cut = text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} ... {text[-_END_OF_TEXT:]}"
+            raise ValueError(cut) from None
         return value
 
     def _of_json(self, value: Any, kind: Any, place: str) -> Any:

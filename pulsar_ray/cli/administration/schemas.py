@@ -117,7 +117,7 @@ def _read(file: IO[str], kind: str) -> TopicSchema:
     text = file.read()
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return TopicSchema(kind, text)
     if not (isinstance(found, dict) and "schema" in found):
         return TopicSchema(kind, text)

@@ -137,7 +137,7 @@ def produce(
                             deliver_at=deliver_at,
                             deliver_after=deliver_after,
                         )
-                    except (ValueError, TypeError) as error:
+                    except (ValueError, TypeError, RecursionError) as error:
                         if not typed:
                             raise
                         receipts.sent -= 1

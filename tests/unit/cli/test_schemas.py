@@ -186,6 +186,7 @@ def test_typed_values_go_in_as_they_were_printed(run: Run, target: StubTarget) -
         ('{"price": "much"}', "'much' is no number for the field 'price'"),
         ('{"price": 1, "at": "noon"}', "'noon' is no time for the field 'at': give ISO 8601"),
         ('{"price": 1, "count": 1.5}', "Measure.count is <1.5>"),
+        pytest.param("[" * 100_000, "recursion depth", id="deep"),
         ('{"price": 1, "count": 1099511627776}', "Measure.count"),
     ],
 )
@@ -198,6 +199,23 @@ def test_a_typed_value_that_does_not_fit_is_not_sent(
     assert refused.exit_code == 1
     assert "line 1 has no value of the schema" in refused.stderr
     assert named in refused.stderr
+
+
+def test_a_schema_that_is_nested_too_deep_is_refused_in_one_line(run: Run, target: StubTarget) -> None:
+    refused = run(target, "schemas", "upload", "orders", input="[" * 100_000)
+    assert refused.exit_code == 1
+    assert isinstance(refused.exception, SystemExit)
+    assert refused.stderr.startswith("Error: ")
+
+
+def test_a_refusal_of_a_long_value_is_short(run: Run, target: StubTarget) -> None:
+    with target.client() as client:
+        client.create_producer("orders", schema=JsonSchema(Order)).close()
+    line = json.dumps({"item": "x", "count": "9" * 10_000})
+    refused = run(target, "produce", "orders", "--typed", input=line).stderr
+    assert "Order.count is <999" in refused
+    assert "expected long" in refused
+    assert len(refused) < 1000
 
 
 def test_what_has_a_default_may_be_left_out_of_typed_values(run: Run, target: StubTarget) -> None:
