@@ -8,6 +8,7 @@ import pytest
 import ray
 
 from pulsar_ray import Admin, InitialPosition
+from pulsar_ray.broker.health.disk_level import REMEDY
 from pulsar_ray.broker.serving.logs.node_log import NODE_LOG
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport.this_ray import session_directory
@@ -35,6 +36,7 @@ def test_a_ray_without_metrics_serves_as_ever(
         log = session_directory() / "logs" / NODE_LOG
         wait_until(lambda: "Ray was started without metrics" in log.read_text(), what="a word in the log")
         with Admin() as admin:
-            assert admin.health().findings == []
+            # A disk that is nearly full is no matter of metrics.
+            assert [found for found in admin.health().findings if found.remedy != REMEDY] == []
     finally:
         broker.close()
