@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -165,8 +166,17 @@ def test_tables_and_lists_are_encrypted_too(broker: Broker, client: Client) -> N
         producer.send_arrow(pa.table({"value": [b"3", b"4"], "key": ["c", "d"]}))
         found = [(message.partition_key(), message.data()) for message in consumer.batch_receive()]
         assert found == [("a", b"1"), ("b", b""), ("c", b"3"), ("d", b"4")]
-        blocks = broker.stored_blocks(topic, PayloadDecrypter(key_reader("ours")))
+        decrypt = PayloadDecrypter(key_reader("ours"))
+        blocks = broker.stored_blocks(topic, decrypt)
         assert len(blocks) == (2 if batching else 4), "an entry whose key is to be seen has its own block"
+        due_ms = time.time_ns() // 1_000_000 + 60_000
+        producer.send_many([b"5", b"6"], partition_keys=["e", "f"], deliver_at=due_ms)
+        producer.send_arrow(
+            pa.table({"value": [b"7", b"8"], "key": ["g", "h"], "deliver_at": [due_ms, None]})
+        )
+        delayed = [block for _, _, block in broker.stored_blocks(topic, decrypt)[len(blocks) :]]
+        assert [block.metadata.key for block in delayed] == ["e", "f", "g", "h"]
+        assert [block.metadata.deliver_at for block in delayed] == [due_ms, due_ms, due_ms, None]
         rows = 0
         while rows < 4:
             rows += arrow.receive_arrow(4, WAIT_MS).num_rows

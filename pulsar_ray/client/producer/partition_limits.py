@@ -46,7 +46,6 @@ class PartitionLimits:
         "_options",
         "bulk",
         "chunk_bytes",
-        "is_encrypted",
         "max_delivery_delay_ms",
         "max_message_size",
         "opened",
@@ -64,10 +63,8 @@ class PartitionLimits:
         """The size in bytes that the partition takes in one block."""
         self.max_delivery_delay_ms = 0
         """How late a message may be delivered; 0 is no limit."""
-        self.is_encrypted = options.encryption_key is not None
-        """Whether payloads are encrypted, which makes them a little longer."""
         if opened is not None:
-            if self.is_encrypted:
+            if options.encryption_key is not None:
                 opened = opened._replace(max_message_size=opened.max_message_size - TAG_BYTES)
             self.bulk = BulkLimits.of(opened)
             self.max_message_size = opened.max_message_size

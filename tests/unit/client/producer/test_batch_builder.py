@@ -562,3 +562,17 @@ def test_a_time_that_has_passed_is_none(is_batching: bool) -> None:
     batches.add(b"2", None, MessageFields(deliver_at=-1))
     (batch,) = finish(batches)
     assert (batch.values, times_of(batch), batch.is_batch) == ([b"0", b"1", b"2"], None, is_batching)
+
+
+@pytest.mark.parametrize("is_batching", [False, True])
+def test_an_entry_that_is_encrypted_has_a_block_of_its_own(is_batching: bool) -> None:
+    """Nobody could see the keys of several in one."""
+    clock = ManualClock()
+    encrypting = builder(clock, is_batching=is_batching, is_encrypted=True)
+    later = MessageFields(None, None, None, None, None, clock.now_ms() + 1000)
+    for value in (b"1", b"2"):
+        encrypting.add(value, None)
+    for value in (b"3", b"4"):
+        encrypting.add(value, None, later)
+    together = [[b"1", b"2"]] if is_batching else [[b"1"], [b"2"]]
+    assert values(finish(encrypting)) == [*together, [b"3"], [b"4"]]
