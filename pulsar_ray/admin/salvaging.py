@@ -11,7 +11,7 @@ from pulsar_ray.client.dead_letters.sent_copies import send_copies
 from pulsar_ray.client.producer.producer import Producer
 from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.client.schemas.registration import Writer, schema_of_copies, writer_of
-from pulsar_ray.errors import PulsarException
+from pulsar_ray.errors import CryptoError, PulsarException
 from pulsar_ray.format.delivery_times import delivery_times
 from pulsar_ray.maintenance.salvage import Message, Unshipped, unshipped_messages
 from pulsar_ray.model.topic_name import TopicName, is_system_topic
@@ -33,13 +33,15 @@ def publish_again(
     """Publish messages to their topics, in order, and return how many went to each.
 
     Keys, ordering keys, properties, event times, delivery times and versions of schemas stay; the former id
-    is in `SALVAGED_MESSAGE_ID`. All that is counted is durable. Raises what a producer raises; the error then
-    says how many had gone. `progress` is called with counts of messages.
+    is in `SALVAGED_MESSAGE_ID`. All that is counted is durable. Raises what a producer raises, and at the end
+    CryptoError if encrypted messages were left out; the error then says how many had gone. `progress` is
+    called with counts of messages.
     """
     outbox = _Outbox(client, progress)
     try:
         for partition in filter(may_be_published, found):
             outbox.publish(partition)
+        outbox.check_all_went()
     except PulsarException as error:
         went = ", ".join(f"{count} to {topic}" for topic, count in outbox.counts.items()) or "none"
         again = error.again()
@@ -60,13 +62,27 @@ class _Outbox:
         self._waiting: list[LetterColumns] = []
         self._rows = self._bytes = 0
         self.counts: Counter[str] = Counter()
+        self._encrypted: Counter[str] = Counter()
 
     def publish(self, partition: Unshipped) -> None:
         """Send all that a partition has, durably."""
         topic = TopicName.parse(partition.topic).partitioned_full
-        for message in unshipped_messages(partition):
+
+        def left_out(messages: int) -> None:
+            self._encrypted[topic] += messages
+            self._progress(messages)
+
+        for message in unshipped_messages(partition, left_out):
             self._add(topic, partition, message)
         self.flush()
+
+    def check_all_went(self) -> None:
+        """Raise CryptoError if messages were left out because they are encrypted."""
+        if left := ", ".join(f"{count} of {topic}" for topic, count in self._encrypted.items() if count):
+            raise CryptoError(
+                f"encrypted messages were left out, since nothing is decrypted here: {left}; they stay in "
+                "the directory, so keep it"
+            )
 
     def _add(self, topic: str, partition: Unshipped, message: Message) -> None:
         block = ReceivedBlock(

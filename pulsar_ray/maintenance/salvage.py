@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pulsar_ray.errors import CorruptData, NotAllowedError, NotOurDataDirectory, PulsarException
-from pulsar_ray.format.block import CHUNK
+from pulsar_ray.format.block import CHUNK, ENCRYPTED
 from pulsar_ray.format.chunked_payload import ChunkedPayload
 from pulsar_ray.format.payload import DecodedBlock, decode_block
 from pulsar_ray.journal.at_once import Reader
@@ -157,15 +157,20 @@ def _blocks(found: Unshipped) -> Iterator[StoredBlock]:
                     yield block
 
 
-def unshipped_messages(found: Unshipped) -> Iterator[Message]:
+def unshipped_messages(found: Unshipped, left_out: Callable[[int], None]) -> Iterator[Message]:
     """Yield the messages of a partition, in order, up to the first damage.
 
-    A message whose first chunks were shipped is left out: its other chunks are of no use without them.
+    A message whose first chunks were shipped is left out: its other chunks are of no use without them. So are
+    encrypted ones, which `left_out` counts.
     """
     chunked: dict[str, ChunkedPayload] = {}
     try:
         for block in _blocks(found):
             chunk = block.header.metadata().chunk if block.header.flags & CHUNK else None
+            if block.header.flags & ENCRYPTED:
+                is_part = chunk is not None and chunk.chunk_id < chunk.num_chunks - 1
+                left_out(0 if is_part else block.header.message_count)
+                continue
             if chunk is None:
                 yield Message(decode_block(block.data), block.ledger_id, block.entry_id)
                 continue

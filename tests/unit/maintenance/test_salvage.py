@@ -42,7 +42,12 @@ def left(homes: tuple[Path, Path], url: str) -> Path:
 
 
 def sequences(found: Unshipped) -> list[int]:
-    return [message.decoded.header.first_sequence_id for message in unshipped_messages(found)]
+    left_out: list[int] = []
+    found_ids = [
+        message.decoded.header.first_sequence_id for message in unshipped_messages(found, left_out.append)
+    ]
+    assert not left_out
+    return found_ids
 
 
 def test_what_was_confirmed_and_not_shipped_is_found(left: Path, homes: tuple[Path, Path], url: str) -> None:
