@@ -18,7 +18,7 @@ from pulsar_ray.format.arrow_message import BatchMessage, check_stream
 from pulsar_ray.format.arrow_types import fitted, plain_field
 from pulsar_ray.format.block import VALUE_COLUMN
 from pulsar_ray.format.checksum import Buffer
-from pulsar_ray.format.validation import validate_batch
+from pulsar_ray.format.validation import check_empty_items, validate_batch
 
 # Given to every writer: it would look for them in the environment, which must not change what is stored.
 _OPTIONS = pa.ipc.IpcWriteOptions()
@@ -122,6 +122,7 @@ def rows_of_value_column(column: pa.Array) -> pa.StructArray:
         raise ValueError(f"bad Arrow: {error}") from None
     if batch.num_rows != len(column):
         raise ValueError(f"the columns have {batch.num_rows} rows instead of {len(column)}")
+    check_empty_items(batch)
     return rows_of(batch, column.is_null() if column.null_count else None)
 
 
@@ -164,6 +165,7 @@ def row_of_bytes(payload: Buffer, schema: pa.Schema) -> pa.RecordBatch:
         raise ValueError(f"bad Arrow: {error}") from None
     if batch.num_rows != 1:
         raise ValueError(f"the payload has {batch.num_rows} rows instead of one")
+    check_empty_items(batch)
     return batch
 
 

@@ -14,6 +14,7 @@ from pulsar_ray.format.block import COLUMNAR, KEY_COLUMN, VALUE_COLUMN
 from pulsar_ray.format.columnar import columns_of, row_of_bytes
 from pulsar_ray.format.key_columns import decode_keys
 from pulsar_ray.format.payload import decode_block, encode_batch, encode_rows, encode_table, rest_of_block
+from pulsar_ray.format.validation import MOST_EMPTY_ITEMS, check_given
 
 SCHEMA = pa.schema(
     [
@@ -168,3 +169,44 @@ def test_rows_written_in_place_are_those_that_were_copied(count: int) -> None:
     memory = memoryview(bytearray(1 << 16))
     roomy, _ = encode_table(batch, lambda length: memory[:length])
     assert bytes(roomy) == bytes(copied)
+
+
+def in_one_list(items: pa.Array) -> pa.Array:
+    return pa.ListArray.from_arrays(pa.array([0, len(items)], pa.int32()), items)
+
+
+MANY = MOST_EMPTY_ITEMS + 1
+NULLS = pa.nulls(MANY)
+NO_BYTES = pa.array([b""] * 1000, pa.binary(0))
+BOMBS = [
+    in_one_list(NULLS),
+    in_one_list(in_one_list(NULLS)),
+    in_one_list(pa.StructArray.from_arrays([NULLS], ["x"])),
+    in_one_list(pa.Array.from_buffers(pa.binary(0), MANY, [None, pa.py_buffer(b"")])),
+    pa.FixedSizeListArray.from_arrays(NULLS, MANY),
+    pa.StructArray.from_arrays([in_one_list(NULLS)], ["x"]),
+    pa.MapArray.from_arrays(pa.array([0, 1], pa.int32()), pa.array(["k"]), in_one_list(NULLS)),
+]
+
+
+@pytest.mark.parametrize("column", BOMBS, ids=lambda column: str(column.type))
+def test_a_few_bytes_make_no_millions_of_items(column: pa.Array) -> None:
+    """Each of them would take memory where it becomes a value."""
+    schema = pa.schema([pa.field("x", column.type)])
+    batch = pa.RecordBatch.from_arrays([column], schema=schema)
+    payload = batch.serialize().to_pybytes()
+    assert len(payload) < 1000
+    with pytest.raises(ValueError, match="take no bytes"):
+        row_of_bytes(payload, schema)
+    encoded = block(batch.to_struct_array())
+    with pytest.raises(InvalidMessage, match="take no bytes"):
+        decode_block(encoded).rows()
+    with pytest.raises(ValueError, match="take no bytes"):
+        check_given(pa.Table.from_batches([batch]))
+
+
+@pytest.mark.parametrize("column", [in_one_list(pa.nulls(1000)), in_one_list(NO_BYTES), pa.nulls(1)])
+def test_some_items_without_bytes_are_read(column: pa.Array) -> None:
+    schema = pa.schema([pa.field("x", column.type)])
+    batch = pa.RecordBatch.from_arrays([column], schema=schema)
+    assert row_of_bytes(batch.serialize().to_pybytes(), schema).equals(batch)
