@@ -14,7 +14,7 @@ from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.client.encryption.payload_decrypter import PayloadDecrypter
 from pulsar_ray.client.options.crypto_key_reader import CryptoKeyReader
-from pulsar_ray.client.options.policies import ConsumerBatchReceivePolicy
+from pulsar_ray.client.options.policies import ConsumerBatchReceivePolicy, ConsumerDeadLetterPolicy
 from pulsar_ray.client.producer.producer import Producer
 from pulsar_ray.errors import CryptoError, InvalidConfiguration, MessageTooBig
 from pulsar_ray.format.block import MAX_MESSAGE_SIZE
@@ -109,6 +109,24 @@ def test_without_the_key_messages_are_withheld_until_somebody_has_it(
     later = reading(client, topic, consumer_type=SHARED)
     assert values(later, 3, acknowledge=True) == [b"1", b"2", b"3"]
     wait_until(lambda: backlog(broker, topic) == 0)
+
+
+@pytest.mark.parametrize("batching", [False, True])
+def test_what_is_withheld_becomes_no_dead_letter(
+    broker: Broker, client: Client, assert_quiet: Quiet, batching: bool
+) -> None:
+    """However often it comes: somebody may have the key later."""
+    topic = broker.topic()
+    policy = ConsumerDeadLetterPolicy(1, f"{topic}-dead", "d")
+    consumer = client.subscribe(topic, "s", SHARED, dead_letter_policy=policy)
+    send_together(encrypting(client, topic, batching_enabled=batching), [b"1", b"2", b"3"])
+    for _ in range(4):
+        assert_quiet(consumer)
+        consumer.redeliver_unacknowledged_messages()
+    assert_quiet(consumer)
+    consumer.close()
+    later = reading(client, topic, consumer_type=SHARED)
+    assert values(later, 3, acknowledge=True) == [b"1", b"2", b"3"]
 
 
 @pytest.mark.parametrize("batching", [False, True])

@@ -27,7 +27,7 @@ from pulsar_ray.client.options.policies import MultiplierRedeliveryBackoff
 from pulsar_ray.client.received.message import BlockRows, ranges_of, rows_in
 from pulsar_ray.client.received.receiver_queue import QueuedDelivery
 from pulsar_ray.client.schemas.registration import Writer, writer_of
-from pulsar_ray.errors import AlreadyClosed, ForkedClient, PulsarException
+from pulsar_ray.errors import AlreadyClosed, CryptoError, ForkedClient, PulsarException
 from pulsar_ray.model.message_id import entry_at
 
 logger = logging.getLogger(__name__)
@@ -247,8 +247,14 @@ class DeadLetterMover:
         return [(real, _Taken(delivery, partition, part)) for real, part in parts.items()]
 
     def _as_stored(self, delivery: QueuedDelivery, error: PulsarException) -> list[tuple[str, _Taken]]:
-        """A block that cannot be decoded, as one letter with what is stored."""
+        """A block that cannot be decoded, as one letter with what is stored.
+
+        One that cannot be decrypted stays where it is: somebody may have the key later.
+        """
         unreadable = delivery.source.unreadable
+        if unreadable is not None and isinstance(error, CryptoError):
+            unreadable.met(delivery, error)
+            return []
         if unreadable is None or not unreadable.hold(delivery):
             return []
         held = unreadable.at(*delivery.key)
