@@ -153,7 +153,7 @@ class Client:
         topic, partitions = self._open(lambda: self._producers.open(options))
         producer = Producer.__new__(Producer) if producer is None else producer
         Producer.__init__(producer, self, topic, options, partitions)
-        self._producers.follow_growth(producer, options)
+        self._producers.follow_growth(producer, options, partitions[0].queue.cipher)
         self._handles.add(producer, topic)
         return producer
 

@@ -12,6 +12,7 @@ import pytest
 
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer.consumer import Consumer
+from pulsar_ray.client.encryption import payload_cipher
 from pulsar_ray.client.encryption.payload_decrypter import PayloadDecrypter
 from pulsar_ray.client.options.crypto_key_reader import CryptoKeyReader
 from pulsar_ray.client.options.policies import ConsumerBatchReceivePolicy, ConsumerDeadLetterPolicy
@@ -26,6 +27,7 @@ from pulsar_ray.model.enums import (
     ConsumerType,
 )
 from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.security.keys import read_source
 from pulsar_ray.testing.waiting import wait_until
 from tests.conformance.broker import EARLIEST, WAIT_MS, Broker, keyed_numbers, receive, values
 from tests.conformance.chunking import CHUNK_BYTES, backlog, large
@@ -278,3 +280,37 @@ def test_nobody_sends_in_the_clear_by_mistake(broker: Broker, client: Client) ->
             encrypting(client, topic, **arguments)
     with pytest.raises(CryptoError, match="cannot be read"):
         encrypting(client, topic, crypto_key_reader=CryptoKeyReader("/nowhere/key", ""))
+
+
+def test_a_public_key_is_read_once(
+    broker: Broker, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A producer that was open already would be left behind by an error."""
+    topic, path = broker.topic(partitions=2), tmp_path / "public"
+    path.write_bytes(read_source(key_reader("ours").public_key_path, "key"))
+    load = payload_cipher.asymmetric_key
+
+    def load_last(*given: Any, **named: Any) -> Any:
+        key = load(*given, **named)
+        path.unlink()
+        return key
+
+    monkeypatch.setattr(payload_cipher, "asymmetric_key", load_last)
+    consumer = reading(client, topic)
+    encrypting(client, topic, crypto_key_reader=CryptoKeyReader(str(path), "")).send(b"secret")
+    assert consumer.receive(WAIT_MS).data() == b"secret"
+
+
+@pytest.mark.parametrize("action", [FAIL, DISCARD])
+@pytest.mark.parametrize("queue_size", [0, 1])
+def test_who_waits_without_a_thread_gets_what_is_behind(
+    broker: Broker, client: Client, action: ConsumerCryptoFailureAction, queue_size: int
+) -> None:
+    topic = broker.topic()
+    arguments: dict[str, Any] = {"crypto_failure_action": action, "receiver_queue_size": queue_size}
+    consumer = client.subscribe(topic, "s", SHARED, **arguments)
+    waiting = [consumer.receive_async() for _ in range(2)]
+    for number in range(2):
+        send_together(encrypting(client, topic, batching_enabled=True), [b"1", b"2", b"3"])
+        client.create_producer(topic).send(b"clear %d" % number)
+    assert [each.result(WAIT_MS / 1000).data() for each in waiting] == [b"clear 0", b"clear 1"]

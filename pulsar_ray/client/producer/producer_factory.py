@@ -122,13 +122,13 @@ class ProducerFactory:
         partition.open_when_back(absence)
         return partition
 
-    def follow_growth(self, producer: Producer, options: ProducerOptions) -> None:
-        """Use partitions that the topic gets later, if it may get any."""
+    def follow_growth(
+        self, producer: Producer, options: ProducerOptions, cipher: PayloadCipher | None
+    ) -> None:
+        """Use partitions that the topic gets later, if it may get any, with the same key."""
         name = TopicName.parse(options.topic)
         if name.is_partition or not options.auto_update_partitions or not producer.is_partitioned:
             return
-
-        cipher = PayloadCipher.of(options)
 
         def find() -> list[PartitionRoute]:
             return self._links.partitions(name, self._links.deadline())
