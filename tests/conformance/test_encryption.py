@@ -12,7 +12,6 @@ import pytest
 
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer.consumer import Consumer
-from pulsar_ray.client.encryption import payload_cipher
 from pulsar_ray.client.encryption.payload_decrypter import PayloadDecrypter
 from pulsar_ray.client.options.crypto_key_reader import CryptoKeyReader
 from pulsar_ray.client.options.policies import ConsumerBatchReceivePolicy, ConsumerDeadLetterPolicy
@@ -27,7 +26,7 @@ from pulsar_ray.model.enums import (
     ConsumerType,
 )
 from pulsar_ray.model.message_id import MessageId
-from pulsar_ray.security.keys import read_source
+from pulsar_ray.security.keys import asymmetric_key, read_source
 from pulsar_ray.testing.waiting import wait_until
 from tests.conformance.broker import EARLIEST, WAIT_MS, Broker, keyed_numbers, receive, values
 from tests.conformance.chunking import CHUNK_BYTES, backlog, large
@@ -288,14 +287,13 @@ def test_a_public_key_is_read_once(
     """A producer that was open already would be left behind by an error."""
     topic, path = broker.topic(partitions=2), tmp_path / "public"
     path.write_bytes(read_source(key_reader("ours").public_key_path, "key"))
-    load = payload_cipher.asymmetric_key
 
     def load_last(*given: Any, **named: Any) -> Any:
-        key = load(*given, **named)
+        key = asymmetric_key(*given, **named)
         path.unlink()
         return key
 
-    monkeypatch.setattr(payload_cipher, "asymmetric_key", load_last)
+    monkeypatch.setattr("pulsar_ray.client.encryption.payload_cipher.asymmetric_key", load_last)
     consumer = reading(client, topic)
     encrypting(client, topic, crypto_key_reader=CryptoKeyReader(str(path), "")).send(b"secret")
     assert consumer.receive(WAIT_MS).data() == b"secret"

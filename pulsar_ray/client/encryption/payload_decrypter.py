@@ -7,7 +7,7 @@ from collections import OrderedDict
 from typing import Any
 
 from pulsar_ray.client.options.crypto_key_reader import CryptoKeyReader, shown
-from pulsar_ray.errors import CryptoError, InvalidConfiguration
+from pulsar_ray.errors import CryptoError, InvalidConfiguration, OperationNotSupported
 from pulsar_ray.format.checksum import Buffer
 from pulsar_ray.format.metadata import EncryptionInfo
 from pulsar_ray.security.keys import asymmetric_key, cryptography
@@ -29,7 +29,7 @@ class PayloadDecrypter:
         self._data_keys: OrderedDict[bytes, Any] = OrderedDict()
 
     def __call__(self, info: EncryptionInfo, payload: Buffer) -> bytes:
-        """Return the payload. Raises CryptoError where no key is, or none that fits."""
+        """Return the payload. Raises CryptoError without the library or a fitting key."""
         names = ", ".join(repr(name) for name, _, _ in info.keys)
         if self._reader is None:
             raise CryptoError(
@@ -61,7 +61,7 @@ class PayloadDecrypter:
                 self._private_key = asymmetric_key(
                     self._reader.private_key_path, "RS256", "the private key for messages", is_private=True
                 )
-            except InvalidConfiguration as error:
+            except (InvalidConfiguration, OperationNotSupported) as error:
                 raise CryptoError(error.text) from error
         return self._private_key
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pulsar_ray.client.options.checks import check_text
-from pulsar_ray.client.options.declared import optional_instance
 
 
 class CryptoKeyReader:
@@ -16,8 +15,8 @@ class CryptoKeyReader:
     """
 
     def __init__(self, public_key_path: str, private_key_path: str) -> None:
-        check_text("public_key_path", public_key_path)
-        check_text("private_key_path", private_key_path)
+        _check_source("public_key_path", public_key_path)
+        _check_source("private_key_path", private_key_path)
         self.public_key_path = public_key_path
         self.private_key_path = private_key_path
 
@@ -30,4 +29,23 @@ def shown(source: str) -> str:
     return "'data:...'" if source.startswith("data:") else f"{source!r:.200}"
 
 
-KeyReader = Annotated[CryptoKeyReader | None, optional_instance(CryptoKeyReader, "a CryptoKeyReader")]
+def _check_source(name: str, value: Any) -> None:
+    """Refuse what is no place of a key, without showing what is given."""
+    if not isinstance(value, str):
+        raise ValueError(
+            f"Argument {name} must be a str, a path, file:// or data: URL, not {type(value).__name__}"
+        )
+    if "-----BEGIN" in value and not value.startswith("data:"):
+        raise ValueError(
+            f"Argument {name} must be a path, file:// or data: URL, and is a key: put 'data:,' before it"
+        )
+    check_text(name, value)
+
+
+def _check_reader(name: str, value: Any) -> None:
+    """Refuse what is no reader, without showing it: it may be a key."""
+    if value is not None and not isinstance(value, CryptoKeyReader):
+        raise ValueError(f"Argument {name} must be a CryptoKeyReader or None, not {type(value).__name__}")
+
+
+KeyReader = Annotated[CryptoKeyReader | None, _check_reader]

@@ -125,7 +125,7 @@ class ProducerFactory:
     def follow_growth(
         self, producer: Producer, options: ProducerOptions, cipher: PayloadCipher | None
     ) -> None:
-        """Use partitions that the topic gets later, if it may get any, with the same key."""
+        """Use partitions that the topic may get later, with the same key."""
         name = TopicName.parse(options.topic)
         if name.is_partition or not options.auto_update_partitions or not producer.is_partitioned:
             return

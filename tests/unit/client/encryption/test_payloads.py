@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from pulsar_ray.client.encryption import payload_decrypter
 from pulsar_ray.client.encryption.payload_cipher import RENEWAL_S, PayloadCipher
 from pulsar_ray.client.encryption.payload_decrypter import PayloadDecrypter
 from pulsar_ray.client.options.crypto_key_reader import CryptoKeyReader
+from pulsar_ray.client.options.producer_options import ProducerOptions
 from pulsar_ray.errors import CryptoError
 from pulsar_ray.security.keys import new_key_pair
 from tests.rsa_keys import key_reader
@@ -108,3 +110,26 @@ def test_a_public_key_that_cannot_be_used_is_refused_at_once(source: str, said: 
     with pytest.raises(CryptoError, match=said) as raised:
         PayloadCipher("app", source)
     assert "'app'" in str(raised.value)
+
+
+def test_without_the_library_nothing_is_decrypted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is as without the key: the consumer's `crypto_failure_action` says what becomes of a message."""
+    info, encrypted = cipher()(b"secret")
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
+    with pytest.raises(CryptoError, match="pip install"):
+        PayloadDecrypter(key_reader("ours"))(info, encrypted)
+
+
+SECRET = "-----BEGIN PRIVATE KEY-----\nMIIEvQ"
+
+
+@pytest.mark.parametrize("given", [SECRET, SECRET.encode(), Path(SECRET)])
+def test_a_key_in_the_wrong_place_is_not_shown(given: object) -> None:
+    for paths in ((given, ""), ("", given)):
+        with pytest.raises(ValueError, match=r"must be .*path, file:// or data: URL") as raised:
+            CryptoKeyReader(*paths)
+        assert "MII" not in str(raised.value)
+    assert "MII" not in repr(CryptoKeyReader("", f"data:,{SECRET}"))
+    with pytest.raises(ValueError, match="crypto_key_reader must be a CryptoKeyReader or None") as raised:
+        ProducerOptions("t", crypto_key_reader=given).checked()  # type: ignore[arg-type]
+    assert "MII" not in str(raised.value)
