@@ -174,6 +174,25 @@ def test_what_cannot_be_decrypted_is_handed_out_as_it_is(
     wait_until(lambda: backlog(broker, topic) == 0)
 
 
+@pytest.mark.parametrize("kind", list(ConsumerType))
+def test_a_batch_that_is_acknowledged_late_is_not_handed_out_again(
+    broker: Broker, client: Client, assert_quiet: Quiet, kind: ConsumerType
+) -> None:
+    topic = broker.topic()
+    consumer = client.subscribe(topic, "s", kind, crypto_failure_action=CONSUME)
+    send_together(encrypting(client, topic, batching_enabled=True), [b"1", b"2", b"3"])
+    whole = consumer.receive(WAIT_MS)
+    consumer.redeliver_unacknowledged_messages()
+    with broker.admin() as admin:
+        wait_until(
+            lambda: admin.topics.stats(topic)["subscriptions"]["s"]["msgOutCounter"] >= 6,
+            what="it was delivered again",
+        )
+    consumer.acknowledge(whole)
+    assert_quiet(consumer)
+    wait_until(lambda: backlog(broker, topic) == 0)
+
+
 def test_tables_and_lists_are_encrypted_too(broker: Broker, client: Client) -> None:
     for batching in (False, True):
         topic = broker.topic()

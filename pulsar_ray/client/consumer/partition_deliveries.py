@@ -502,7 +502,7 @@ class PartitionDeliveries:
         """
         rows = delivery.rows
         if block.decoded.is_many_as_one:
-            return 1  # all of them are one message, in the place of the first
+            return self._unacknowledged(block, 1)  # all are one message, in the place of the first
         if block.is_batch or block.message_count == 1:
             rows = self._leave_out_rows(delivery, block.message_count)
         return self._unacknowledged(block, rows)
