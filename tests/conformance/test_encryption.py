@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +31,7 @@ from pulsar_ray.security.keys import asymmetric_key, read_source
 from pulsar_ray.testing.waiting import wait_until
 from tests.conformance.broker import EARLIEST, WAIT_MS, Broker, keyed_numbers, receive, values
 from tests.conformance.chunking import CHUNK_BYTES, backlog, large
+from tests.conformance.event_loop import on_a_loop
 from tests.rsa_keys import key_reader
 
 Quiet = Callable[[Consumer], None]
@@ -331,3 +333,19 @@ def test_who_waits_without_a_thread_gets_what_is_behind(
         send_together(encrypting(client, topic, batching_enabled=True), [b"1", b"2", b"3"])
         client.create_producer(topic).send(b"clear %d" % number)
     assert [each.result(WAIT_MS / 1000).data() for each in waiting] == [b"clear 0", b"clear 1"]
+
+
+@on_a_loop
+async def test_tasks_wait_for_what_can_be_decrypted(broker: Broker) -> None:
+    topic, keys = broker.topic(), key_reader("ours")
+    async with broker.asyncio_client() as client:
+        without = await client.subscribe(topic, "without")
+        consumer = await client.subscribe(topic, "s", crypto_key_reader=keys)
+        waiting = asyncio.create_task(without.receive())
+        secret = await client.create_producer(topic, encryption_key="app", crypto_key_reader=keys)
+        sent = [b"%d" % number for number in range(3)]
+        await asyncio.gather(*(secret.send(value) for value in sent))
+        producer = await client.create_producer(topic)
+        await producer.send(b"clear")
+        assert (await waiting).data() == b"clear"
+        assert [(await consumer.receive(WAIT_MS)).data() for _ in range(4)] == [*sent, b"clear"]
