@@ -447,7 +447,7 @@ class Settings:
         """All settings by name, to be shown: without a key that stands in one."""
         return {
             name: "data: (not shown)"
-            if field.metadata["is_secret"] and str(getattr(self, name)).startswith("data:")
+            if field.metadata["is_secret"] and str(getattr(self, name))[:5].lower() == "data:"
             else getattr(self, name)
             for name, field in _FIELDS.items()
         }

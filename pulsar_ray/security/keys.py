@@ -27,7 +27,7 @@ def read_source(source: str, what: str) -> bytes:
 
     Raises InvalidConfiguration, which names the place, never the content.
     """
-    if source.startswith("data:"):
+    if is_data_url(source):
         return _of_data_url(source, what)
     path = path_of(source, what)
     try:
@@ -41,6 +41,11 @@ def read_source(source: str, what: str) -> bytes:
     if not content or len(content) > _LARGEST_BYTES:
         raise InvalidConfiguration(f"{what}: {path!r:.200} is empty, or has more than {_LARGEST_BYTES} bytes")
     return content
+
+
+def is_data_url(source: str) -> bool:
+    """Return whether a source is a key itself, which is not to be shown."""
+    return source[:5].lower() == "data:"
 
 
 def path_of(source: str, what: str) -> str:

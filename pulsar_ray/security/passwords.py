@@ -7,7 +7,7 @@ import hmac
 import os
 
 from pulsar_ray.errors import AuthenticationError, InvalidConfiguration
-from pulsar_ray.security.keys import path_of, read_source
+from pulsar_ray.security.keys import is_data_url, path_of, read_source
 
 _MAGIC = "$apr1$"
 _SIGNS = "./0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -25,7 +25,7 @@ class Passwords:
     def __init__(self, source: str, what: str) -> None:
         self._source = source
         self._what = what
-        self._path = "" if source.startswith("data:") else path_of(source, what)
+        self._path = "" if is_data_url(source) else path_of(source, what)
         self._seen = self._state()
         self._hashes = self._read()
 

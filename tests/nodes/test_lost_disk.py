@@ -57,7 +57,9 @@ def test_partitions_of_a_lost_disk_begin_anew_and_consumers_go_on(ray_nodes: Ray
         asked = head.run("pulsar-ray", "stores", "forget", lost[:8], check=False)
         assert asked.returncode == 1
         assert lost in stores(), "nobody agreed to it"
-        gone = [name for name in asked.stdout.splitlines() if name.startswith("persistent://public/")]
+        gone = [
+            name for name in asked.stdout.splitlines() if name.startswith("persistent://public/default/t-")
+        ]
         assert gone
         assert len(gone) < 4, "all of the topic lay on one node"
         head.run("pulsar-ray", "stores", "forget", lost[:8], "--accept-loss")

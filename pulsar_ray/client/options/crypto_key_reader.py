@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from pulsar_ray.client.options.checks import check_text
+from pulsar_ray.security.keys import is_data_url
 
 
 class CryptoKeyReader:
@@ -26,7 +27,7 @@ class CryptoKeyReader:
 
 def shown(source: str) -> str:
     """Return where a key is, for errors and logs; a key itself is not shown."""
-    return "'data:...'" if source.startswith("data:") else f"{source!r:.200}"
+    return "'data:...'" if is_data_url(source) else f"{source!r:.200}"
 
 
 def _check_source(name: str, value: Any) -> None:
@@ -35,7 +36,7 @@ def _check_source(name: str, value: Any) -> None:
         raise ValueError(
             f"Argument {name} must be a str, a path, file:// or data: URL, not {type(value).__name__}"
         )
-    if "-----BEGIN" in value and not value.startswith("data:"):
+    if "-----BEGIN" in value and not is_data_url(value):
         raise ValueError(
             f"Argument {name} must be a path, file:// or data: URL, and is a key: put 'data:,' before it"
         )

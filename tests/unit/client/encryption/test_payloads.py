@@ -101,6 +101,7 @@ def test_a_private_key_that_comes_later_is_found(tmp_path: Path) -> None:
     [
         ("/nowhere/key", "'/nowhere/key' cannot be read"),
         ("data:,nonsense", "no public key"),
+        ("DATA:,nonsense", "no public key"),
         ("a private one", "no public key"),
     ],
 )
