@@ -67,6 +67,10 @@ class EncryptionInfo(NamedTuple):
     parameter: bytes
     keys: tuple[tuple[str, bytes, dict[str, str]], ...]
 
+    def key_names(self) -> str:
+        """Return the names of the keys, for errors."""
+        return ", ".join(repr(name) for name, _, _ in self.keys)
+
 
 class BlockMetadata(NamedTuple):
     """The optional fields of a block.

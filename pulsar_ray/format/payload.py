@@ -310,9 +310,9 @@ Decrypt = Callable[[EncryptionInfo, Buffer], bytes]
 
 def without_key(info: EncryptionInfo, _payload: Buffer) -> bytes:
     """Raise CryptoError: nothing is decrypted here."""
-    names = ", ".join(repr(name) for name, _, _ in info.keys)
     raise CryptoError(
-        f"the message is encrypted for the key {names}: read it with a consumer that has a crypto_key_reader"
+        f"the message is encrypted for the key {info.key_names()}: read it with a consumer that has a "
+        "crypto_key_reader"
     )
 
 

@@ -30,10 +30,10 @@ class PayloadDecrypter:
 
     def __call__(self, info: EncryptionInfo, payload: Buffer) -> bytes:
         """Return the payload. Raises CryptoError without the library or a fitting key."""
-        names = ", ".join(repr(name) for name, _, _ in info.keys)
         if self._reader is None:
             raise CryptoError(
-                f"the message is encrypted for the key {names}: give crypto_key_reader, with the private key"
+                f"the message is encrypted for the key {info.key_names()}: give crypto_key_reader, with the "
+                "private key"
             )
         if info.algorithm:
             raise CryptoError(
@@ -50,7 +50,7 @@ class PayloadDecrypter:
                 raise CryptoError("the encrypted payload was changed: its tag does not fit") from error
             return decrypted
         raise CryptoError(
-            f"the message is encrypted for the key {names}, and the private key "
+            f"the message is encrypted for the key {info.key_names()}, and the private key "
             f"{shown(self._reader.private_key_path)} is not the one of it"
         )
 
